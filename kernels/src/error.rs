@@ -1,0 +1,18 @@
+//! What can go wrong with public data, by culprit: a bad literal, a bad shape, a bad message.
+
+/// Errors of this crate. All of them name what was found and what was expected.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// A parameter literal that does not describe a secure, NTT-friendly ring.
+    #[error("ring parameters: {0}")]
+    Params(String),
+    /// A matrix, tiling or buffer whose sizes do not fit together.
+    #[error("shape: {0}")]
+    Shape(String),
+    /// Bytes that are not a well-formed message of the wire format.
+    #[error("wire format: {0}")]
+    Wire(String),
+    /// An instruction set this machine does not have.
+    #[error("instruction set {0} is not available on this machine")]
+    Isa(&'static str),
+}

@@ -1,0 +1,68 @@
+//! Which instruction set the arithmetic uses: detected once, then carried as a value.
+
+use crate::Error;
+
+/// An instruction set. A value other than [`Isa::Scalar`] is only made by detection, so holding one
+/// proves that this machine has it (the fields are private to this module).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Isa(Kind);
+
+/// The implementations there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Portable Rust; the oracle.
+    Scalar,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512 F, DQ, BW, VL, IFMA and VNNI.
+    Avx512,
+}
+
+impl Isa {
+    /// Portable Rust, on every machine.
+    pub const SCALAR: Self = Self(Kind::Scalar);
+
+    /// The fastest implementation this machine can run. `BIFROST_ISA` (scalar, avx2, avx512) asks
+    /// for a lesser one.
+    ///
+    /// # Errors
+    /// [`Error::Isa`] if `BIFROST_ISA` names one that this machine does not have.
+    pub fn detect() -> Result<Self, Error> {
+        match std::env::var("BIFROST_ISA").as_deref() {
+            Ok("scalar") => Ok(Self::SCALAR),
+            Ok("avx2") => Self::avx2().ok_or(Error::Isa("avx2")),
+            Ok("avx512") => Self::avx512().ok_or(Error::Isa("avx512")),
+            Ok(_) => Err(Error::Isa("named by BIFROST_ISA")),
+            Err(_) => Ok(Self::avx512().or_else(Self::avx2).unwrap_or(Self::SCALAR)),
+        }
+    }
+
+    /// AVX2 and FMA, if this machine has them.
+    pub fn avx2() -> Option<Self> {
+        None
+    }
+
+    /// AVX-512 with IFMA and VNNI, if this machine has them.
+    pub fn avx512() -> Option<Self> {
+        None
+    }
+
+    /// Every implementation this machine can run, the oracle first.
+    pub fn available() -> Vec<Self> {
+        [Some(Self::SCALAR), Self::avx2(), Self::avx512()].into_iter().flatten().collect()
+    }
+
+    /// Which implementation this is.
+    pub fn kind(self) -> Kind {
+        self.0
+    }
+
+    /// "scalar", "avx2" or "avx512".
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Kind::Scalar => "scalar",
+            Kind::Avx2 => "avx2",
+            Kind::Avx512 => "avx512",
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Public ring arithmetic for Bifrost: everything that both sides of the trust boundary compute.
+//!
+//! No randomness, no I/O and no secrets: without a sampler nobody can make a key here. Every backend
+//! (scalar, AVX2, AVX-512) computes the same integers; the scalar one is the readable oracle.
+
+pub mod error;
+pub mod gemv;
+pub mod isa;
+pub mod modulus;
+pub mod ntt;
+pub mod pack;
+pub mod params;
+pub mod poly;
+pub mod product;
+pub mod ring;
+pub mod wire;
+
+pub use error::Error;
+pub use isa::Isa;
+pub use pack::{Int8Matrix, MatrixId, Tiling};
+pub use params::{Params, ParamsId, ParamsLiteral};
+pub use poly::{Coeff, Ntt, Poly};
+pub use product::{Inputs, PinnedTiles};
+pub use ring::Ring;

@@ -1,0 +1,15 @@
+//! The contract between the three processes: messages and services, generated from `v1/*.proto`.
+//!
+//! This crate knows no mathematics: ciphertexts are `bytes` whose format is `kernels::wire`.
+
+/// Messages, clients and servers of package `bifrost.v1`.
+#[expect(missing_docs, clippy::all, reason = "generated code; the .proto files carry the documentation")]
+pub mod v1 {
+    include!("gen/bifrost.v1.rs");
+}
+
+/// Revision of the evaluator protocol; both sides must hold the same.
+pub const PROTOCOL: u32 = 1;
+
+/// Version of this build, as exchanged in `Hello`.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

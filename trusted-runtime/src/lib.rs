@@ -1,0 +1,10 @@
+//! The process inside the enclave: the only place with a secret key.
+//!
+//! `model` knows architectures and files, `linear` the ways to compute `y = W·x`, `planner` who runs
+//! what, `engine` sequences, `service` gRPC. Knowledge points in that order, left to right.
+
+pub mod error;
+pub mod linear;
+pub mod model;
+
+pub use error::Error;

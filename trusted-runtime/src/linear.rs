@@ -1,0 +1,124 @@
+//! The ways to compute `y = W·x`, behind one trait. Every implementation over the same quantized
+//! matrices computes the same integers and therefore returns the same f32 values, bit for bit.
+
+use crate::Error;
+use std::{
+    fmt,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+/// A linear group of the operator graph: matrices that read the same input, stacked by rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Group {
+    /// Query, key and value rows, in this order.
+    Qkv,
+    /// Attention output.
+    Output,
+    /// Gate rows then up rows (Llama), or up alone (GPT-2).
+    GateUp,
+    /// Feed-forward down.
+    Down,
+    /// The LM head.
+    Head,
+}
+
+/// Names one matrix of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinearId {
+    /// Block index; 0 for the head.
+    pub layer: u32,
+    /// Which group of the block.
+    pub group: Group,
+}
+
+impl fmt::Display for LinearId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.group {
+            Group::Qkv => "qkv",
+            Group::Output => "output",
+            Group::GateUp => "gate_up",
+            Group::Down => "down",
+            Group::Head => return f.write_str("head"),
+        };
+        write!(f, "blk.{}.{name}", self.layer)
+    }
+}
+
+/// Executes the linear layers of one model.
+pub trait Linear: Send + Sync {
+    /// `ys[v] = W·xs[v]` for every vector; `xs` is [vectors][cols], `ys` is [vectors][rows] of the
+    /// matrix `id`. Biases are the caller's. Blocks until done; call it from a blocking thread.
+    ///
+    /// # Errors
+    /// [`Error::Evaluator`] when delegation fails for good, [`Error::Cancelled`] when `call` was
+    /// cancelled; `ys` is unspecified then.
+    fn apply(&self, call: &Call, id: LinearId, xs: &[f32], vectors: usize, ys: &mut [f32]) -> Result<(), Error>;
+}
+
+/// One request as the linear layers see it: whether it is still wanted, and what it has cost.
+#[derive(Debug, Default)]
+pub struct Call {
+    cancelled: AtomicBool,
+    /// Costs so far.
+    pub meter: Meter,
+}
+
+impl Call {
+    /// Asks everything that works for this call to stop.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the call was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+/// What delegation has cost. Only grows; take two snapshots and subtract.
+#[derive(Debug, Default)]
+pub struct Meter {
+    /// Wall time of encryption and decryption, nanoseconds.
+    pub crypto_ns: AtomicU64,
+    /// Wall time that the evaluator reports for products, nanoseconds.
+    pub evaluator_ns: AtomicU64,
+    /// Wall time spent waiting for answers beyond what the evaluator reports, nanoseconds.
+    pub wire_ns: AtomicU64,
+    /// Ciphertext bytes sent.
+    pub bytes_up: AtomicU64,
+    /// Ciphertext bytes received.
+    pub bytes_down: AtomicU64,
+    /// Round trips.
+    pub round_trips: AtomicU64,
+    /// Linear calls repeated after an evaluator failure.
+    pub retries: AtomicU64,
+}
+
+/// A [`Meter`] at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields of Meter")]
+pub struct Cost {
+    pub crypto_ns: u64,
+    pub evaluator_ns: u64,
+    pub wire_ns: u64,
+    pub bytes_up: u64,
+    pub bytes_down: u64,
+    pub round_trips: u64,
+    pub retries: u64,
+}
+
+impl Meter {
+    /// The costs at this moment.
+    pub fn snapshot(&self) -> Cost {
+        let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        Cost {
+            crypto_ns: get(&self.crypto_ns),
+            evaluator_ns: get(&self.evaluator_ns),
+            wire_ns: get(&self.wire_ns),
+            bytes_up: get(&self.bytes_up),
+            bytes_down: get(&self.bytes_down),
+            round_trips: get(&self.round_trips),
+            retries: get(&self.retries),
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Models: architectures, files, tokenizers.
