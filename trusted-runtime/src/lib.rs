@@ -3,8 +3,12 @@
 //! `model` knows architectures and files, `linear` the ways to compute `y = W·x`, `planner` who runs
 //! what, `engine` sequences, `service` gRPC. Knowledge points in that order, left to right.
 
+pub mod config;
+pub mod engine;
 pub mod error;
 pub mod linear;
+pub mod metrics;
 pub mod model;
+pub mod tls;
 
 pub use error::Error;

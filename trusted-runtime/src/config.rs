@@ -1,0 +1,299 @@
+//! Configuration in four layers: the commented defaults compiled in, a file, the environment, flags.
+
+mod layers;
+
+use crate::{Error, engine::Protocol};
+use layers::Layers;
+use serde::Deserialize;
+use std::{
+    net::{SocketAddr, ToSocketAddrs},
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+};
+
+/// Everything that `trusted-runtime serve` can be told; see `deploy/trusted-runtime.toml`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "documented in deploy/trusted-runtime.toml")]
+pub struct Config {
+    pub listen: String,
+    pub port_file: String,
+    pub metrics_listen: String,
+    pub threads: u32,
+    pub drain_seconds: u32,
+    pub model: ModelSection,
+    pub engine: EngineSection,
+    pub limits: LimitsSection,
+    pub tls: TlsSection,
+    pub evaluator: EvaluatorSection,
+}
+
+/// `[model]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "documented in deploy/trusted-runtime.toml")]
+pub struct ModelSection {
+    pub source: String,
+    pub weights: WeightsName,
+    pub sha256: String,
+}
+
+/// `model.weights`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "documented in deploy/trusted-runtime.toml")]
+pub enum WeightsName {
+    W8,
+    W16,
+}
+
+/// `[engine]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "documented in deploy/trusted-runtime.toml")]
+pub struct EngineSection {
+    pub protocol: Protocol,
+    pub max_queue: u32,
+    pub max_running: NonZeroU32,
+    pub prefill_chunk: NonZeroU32,
+    pub default_max_tokens: NonZeroU32,
+    pub max_request_seconds: NonZeroU32,
+}
+
+/// `[limits]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "documented in deploy/trusted-runtime.toml")]
+pub struct LimitsSection {
+    pub max_request_bytes: NonZeroU32,
+}
+
+/// `[tls]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "documented in deploy/trusted-runtime.toml")]
+pub struct TlsSection {
+    pub cert: String,
+    pub key: String,
+    pub client_ca: String,
+    pub danger_plaintext: bool,
+}
+
+/// `[evaluator]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "documented in deploy/trusted-runtime.toml")]
+pub struct EvaluatorSection {
+    pub endpoint: String,
+    pub ca: String,
+    pub cert: String,
+    pub key: String,
+    pub danger_plaintext: bool,
+    pub retry_for_seconds: u32,
+    pub deadline_seconds: NonZeroU32,
+    pub residency: ResidencyName,
+}
+
+/// `evaluator.residency`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "documented in deploy/trusted-runtime.toml")]
+pub enum ResidencyName {
+    Pinned,
+    Fallback,
+    Auto,
+}
+
+impl Config {
+    /// Reads all layers and checks what can be checked before anything starts.
+    /// `environment` and `flags` are (name, value) pairs, flags by their path (`tls.cert`).
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the layer, the field, what was found and what is expected.
+    pub fn load(
+        file: Option<&Path>,
+        environment: impl IntoIterator<Item = (String, String)>,
+        flags: &[(&str, String)],
+    ) -> Result<Self, Error> {
+        let mut layers = Layers::defaults(DEFAULTS)?;
+        if let Some(path) = file {
+            layers.file(path)?;
+        }
+        layers.environment(ENV_PREFIX, environment)?;
+        for (path, value) in flags {
+            layers.set(path, value, &format!("flag for {path}"))?;
+        }
+        let config: Self = layers.finish()?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Compute threads: as configured, or one per core.
+    pub fn compute_threads(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n as usize,
+        }
+    }
+
+    /// The protocol of requests that name none.
+    pub fn default_protocol(&self) -> Protocol {
+        self.engine.protocol
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let fail = |what: String| Err(Error::Config(what));
+        if self.model.source.is_empty() {
+            return fail("model.source is not set; give --model PATH".into());
+        }
+        if self.threads > MAX_THREADS {
+            return fail(format!("threads is {}, allowed is 0 to {MAX_THREADS}", self.threads));
+        }
+        address("listen", &self.listen)?;
+        if !self.metrics_listen.is_empty() {
+            address("metrics_listen", &self.metrics_listen)?;
+        }
+        self.check_evaluator()?;
+        Ok(())
+    }
+
+    fn check_evaluator(&self) -> Result<(), Error> {
+        let fail = |what: String| Err(Error::Config(what));
+        let e = &self.evaluator;
+        if e.endpoint.is_empty() {
+            return match self.engine.protocol {
+                Protocol::Local => Ok(()),
+                Protocol::Direct => fail(
+                    "engine.protocol is direct, but evaluator.endpoint is not set; give --evaluator URL or --protocol local"
+                        .into(),
+                ),
+            };
+        }
+        if let Some(rest) = e.endpoint.strip_prefix("http://") {
+            if !e.danger_plaintext {
+                return fail(format!(
+                    "evaluator.endpoint {} is plaintext; use https, or evaluator.danger_plaintext on loopback",
+                    e.endpoint
+                ));
+            }
+            if !address("evaluator.endpoint", rest.trim_end_matches('/'))?.ip().is_loopback() {
+                return fail(format!("evaluator.danger_plaintext needs a loopback address, found {}", e.endpoint));
+            }
+            return Ok(());
+        }
+        if !e.endpoint.starts_with("https://") {
+            return fail(format!("evaluator.endpoint is {:?}, expected https://host:port", e.endpoint));
+        }
+        if e.danger_plaintext {
+            return fail("evaluator.danger_plaintext is set, but evaluator.endpoint is https".into());
+        }
+        for (name, value) in [("ca", &e.ca), ("cert", &e.cert), ("key", &e.key)] {
+            if value.is_empty() {
+                return fail(format!("evaluator.{name} is not set; mutual TLS needs it (flag --evaluator-{name})"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Resolves `host:port`.
+///
+/// # Errors
+/// [`Error::Config`] naming the field.
+pub fn address(field: &str, value: &str) -> Result<SocketAddr, Error> {
+    let found = value.to_socket_addrs().ok().and_then(|mut a| a.next());
+    found.ok_or_else(|| Error::Config(format!("{field} is {value:?}, expected an address like 127.0.0.1:7600")))
+}
+
+/// Reads a file that the configuration names.
+///
+/// # Errors
+/// [`Error::Config`] naming field and path.
+pub fn read(field: &str, path: &str) -> Result<Vec<u8>, Error> {
+    std::fs::read(PathBuf::from(path)).map_err(|e| Error::Config(format!("{field} {path}: {e}")))
+}
+
+/// The commented defaults.
+pub const DEFAULTS: &str = include_str!("../../deploy/trusted-runtime.toml");
+/// What environment variables start with.
+pub const ENV_PREFIX: &str = "BIFROST_RUNTIME_";
+const MAX_THREADS: u32 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(env: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Config, Error> {
+        let env = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        let flags: Vec<_> = flags.iter().map(|(k, v)| (*k, (*v).to_owned())).collect();
+        Config::load(None, env, &flags)
+    }
+
+    const LOCAL: [(&str, &str); 2] = [("model.source", "m.gguf"), ("engine.protocol", "local")];
+
+    #[test]
+    fn flags_win_over_environment_over_file_over_defaults() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let file = dir.path().join("c.toml");
+        std::fs::write(&file, "threads = 3\ndrain_seconds = 5\n[engine]\nmax_queue = 7\n").expect("write");
+        let env = [("BIFROST_RUNTIME_THREADS", "4"), ("BIFROST_RUNTIME_ENGINE_MAX_QUEUE", "8"), ("PATH", "x")];
+        let env = env.map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let flags: Vec<_> =
+            LOCAL.iter().chain(&[("engine.max_queue", "9")]).map(|(k, v)| (*k, (*v).to_owned())).collect();
+        let c = Config::load(Some(&file), env, &flags).expect("valid");
+        assert_eq!((c.engine.max_queue, c.threads, c.drain_seconds, c.engine.max_running.get()), (9, 4, 5, 4));
+    }
+
+    #[test]
+    fn defaults_fail_closed() {
+        let c = load(&[], &LOCAL).expect("valid");
+        assert!(!c.tls.danger_plaintext && !c.evaluator.danger_plaintext);
+        assert!(address("listen", &c.listen).expect("an address").ip().is_loopback());
+    }
+
+    #[test]
+    fn bad_values_are_one_line_naming_the_field() {
+        let url = "evaluator.endpoint";
+        let direct = [("model.source", "m.gguf"), (url, "https://h:1")];
+        for (env, flags, says) in [
+            (vec![], vec![], "model.source is not set"),
+            (vec![("BIFROST_RUNTIME_COLOUR", "1")], LOCAL.to_vec(), "BIFROST_RUNTIME_COLOUR names no setting"),
+            (vec![("BIFROST_RUNTIME_THREADS", "many")], LOCAL.to_vec(), "BIFROST_RUNTIME_THREADS is \"many\""),
+            (vec![("BIFROST_RUNTIME_THREADS", "-1")], LOCAL.to_vec(), "threads"),
+            (vec![("BIFROST_RUNTIME_THREADS", "5000")], LOCAL.to_vec(), "threads is 5000, allowed is 0 to 1024"),
+            (vec![("BIFROST_RUNTIME_MODEL_WEIGHTS", "w4")], LOCAL.to_vec(), "weights"),
+            (vec![("BIFROST_RUNTIME_ENGINE_MAX_RUNNING", "0")], LOCAL.to_vec(), "max_running"),
+            (vec![("BIFROST_RUNTIME_LISTEN", "here")], LOCAL.to_vec(), "listen is \"here\""),
+            (vec![], vec![("model.source", "m.gguf")], "evaluator.endpoint is not set"),
+            (vec![], direct.to_vec(), "evaluator.ca is not set"),
+            (vec![], vec![("model.source", "m"), (url, "http://127.0.0.1:1")], "is plaintext"),
+            (vec![], vec![("model.source", "m"), (url, "ftp://h")], "expected https://host:port"),
+            (
+                vec![("BIFROST_RUNTIME_EVALUATOR_DANGER_PLAINTEXT", "true")],
+                vec![("model.source", "m"), (url, "http://192.0.2.1:1")],
+                "needs a loopback address",
+            ),
+        ] {
+            let err = load(&env, &flags).expect_err(says).to_string();
+            assert!(err.contains(says) && !err.contains('\n'), "{says:?} is not in {err:?}");
+        }
+    }
+
+    #[test]
+    fn files_are_refused_by_name_and_field() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let file = dir.path().join("c.toml");
+        for (text, says) in [
+            ("threads = [", "c.toml"),
+            ("colour = 1", "colour names no setting"),
+            ("[engine]\nmax_queue = \"x\"", "engine.max_queue"),
+            ("engine = 3", "engine"),
+        ] {
+            std::fs::write(&file, text).expect("write");
+            let err = Config::load(Some(&file), [], &[]).expect_err(text).to_string();
+            assert!(err.contains(says) && !err.contains('\n'), "{says:?} is not in {err:?}");
+        }
+        let err = Config::load(Some(&dir.path().join("none.toml")), [], &[]).expect_err("absent").to_string();
+        assert!(err.contains("none.toml"), "{err}");
+    }
+}

@@ -1,0 +1,182 @@
+//! What the runtime counts, and the listener that Prometheus scrapes. No label ever holds a prompt.
+
+use crate::{Error, engine::Finish, linear::Cost};
+use axum::{Router, routing::get};
+use metrics::{Counter, Gauge, Histogram, with_local_recorder};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use std::{sync::Arc, time::Duration};
+use tokio::net::TcpListener;
+
+/// How a request ended; the label values of `bifrost_runtime_requests_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The model ended its answer.
+    Stop,
+    /// `max_tokens` were made.
+    Length,
+    /// The client went away, or its deadline passed.
+    Cancelled,
+    /// The evaluator failed for good.
+    Evaluator,
+    /// Refused before it ran.
+    Refused,
+    /// Anything else.
+    Failed,
+}
+
+const ENDED: [(Ended, &str); 6] = [
+    (Ended::Stop, "stop"),
+    (Ended::Length, "length"),
+    (Ended::Cancelled, "cancelled"),
+    (Ended::Evaluator, "evaluator"),
+    (Ended::Refused, "refused"),
+    (Ended::Failed, "failed"),
+];
+
+impl From<Finish> for Ended {
+    fn from(finish: Finish) -> Self {
+        match finish {
+            Finish::Stop => Self::Stop,
+            Finish::Length => Self::Length,
+        }
+    }
+}
+
+impl From<&Error> for Ended {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::Cancelled => Self::Cancelled,
+            Error::Evaluator(_) => Self::Evaluator,
+            Error::Client(_) | Error::Busy(_) | Error::Config(_) => Self::Refused,
+            Error::Model(_) | Error::Platform(_) | Error::Bug(_) => Self::Failed,
+        }
+    }
+}
+
+/// The runtime's instruments. Cheap to clone.
+#[derive(Clone)]
+pub struct Metrics(Arc<Instruments>);
+
+struct Instruments {
+    handle: PrometheusHandle,
+    requests: Vec<Counter>,
+    tokens: Counter,
+    ttft: Histogram,
+    inter_token: Histogram,
+    waiting: Gauge,
+    running: Gauge,
+    connected: Gauge,
+    retries: Counter,
+    bytes_up: Counter,
+    bytes_down: Counter,
+}
+
+impl Metrics {
+    /// Instruments on a recorder of their own.
+    ///
+    /// # Errors
+    /// [`Error::Bug`] if the recorder refuses its buckets.
+    pub fn new() -> Result<Self, Error> {
+        let recorder = PrometheusBuilder::new()
+            .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &BUCKETS)
+            .map_err(|e| Error::Bug(format!("metrics: {e}")))?
+            .build_recorder();
+        let handle = recorder.handle();
+        Ok(Self(Arc::new(with_local_recorder(&recorder, || Instruments {
+            handle,
+            requests: ENDED
+                .iter()
+                .map(|(_, l)| metrics::counter!("bifrost_runtime_requests_total", "ended" => *l))
+                .collect(),
+            tokens: metrics::counter!("bifrost_runtime_generation_tokens_total"),
+            ttft: metrics::histogram!("bifrost_runtime_time_to_first_token_seconds"),
+            inter_token: metrics::histogram!("bifrost_runtime_inter_token_latency_seconds"),
+            waiting: metrics::gauge!("bifrost_runtime_requests_waiting"),
+            running: metrics::gauge!("bifrost_runtime_requests_running"),
+            connected: metrics::gauge!("bifrost_runtime_evaluator_connected"),
+            retries: metrics::counter!("bifrost_runtime_evaluator_retries_total"),
+            bytes_up: metrics::counter!("bifrost_runtime_ciphertext_bytes_sent_total"),
+            bytes_down: metrics::counter!("bifrost_runtime_ciphertext_bytes_received_total"),
+        }))))
+    }
+
+    /// A request ended, having cost `cost`.
+    pub fn ended(&self, how: Ended, cost: Cost) {
+        let i = ENDED.iter().position(|(e, _)| *e == how).unwrap_or(0);
+        self.0.requests[i].increment(1);
+        self.0.retries.increment(cost.retries);
+        self.0.bytes_up.increment(cost.bytes_up);
+        self.0.bytes_down.increment(cost.bytes_down);
+    }
+
+    /// A token was made: the first of its sequence `seconds` after arrival, others in `seconds`.
+    pub fn token(&self, first: bool, seconds: f64) {
+        self.0.tokens.increment(1);
+        if first { self.0.ttft.record(seconds) } else { self.0.inter_token.record(seconds) }
+    }
+
+    /// How many requests wait and run.
+    #[expect(clippy::cast_precision_loss, reason = "a queue length")]
+    pub fn load(&self, waiting: usize, running: usize) {
+        self.0.waiting.set(waiting as f64);
+        self.0.running.set(running as f64);
+    }
+
+    /// Whether an evaluator is connected and holds the model.
+    pub fn connected(&self, yes: bool) {
+        self.0.connected.set(f64::from(u8::from(yes)));
+    }
+
+    /// Everything in Prometheus' text format.
+    pub fn render(&self) -> String {
+        self.0.handle.run_upkeep();
+        self.0.handle.render()
+    }
+}
+
+/// Serves `/metrics` until the process ends.
+///
+/// # Errors
+/// [`Error::Platform`] if the listener breaks.
+pub async fn serve(listener: TcpListener, metrics: Metrics) -> Result<(), Error> {
+    let app = Router::new().route("/metrics", get(move || std::future::ready(metrics.render())));
+    axum::serve(listener, app).await.map_err(|e| Error::Platform(format!("metrics listener: {e}")))
+}
+
+/// Folds histogram samples in while nobody scrapes, so that they do not pile up.
+pub async fn upkeep(metrics: Metrics) {
+    let mut every = tokio::time::interval(Duration::from_secs(10));
+    loop {
+        every.tick().await;
+        metrics.0.handle.run_upkeep();
+    }
+}
+
+/// Upper bounds in seconds: a local token takes milliseconds, a long encrypted prompt minutes.
+const BUCKETS: [f64; 17] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_show_in_the_text() {
+        let m = Metrics::new().expect("fixed buckets");
+        m.ended(Ended::Length, Cost { bytes_up: 7, ..Default::default() });
+        m.token(true, 0.2);
+        m.token(false, 0.02);
+        m.load(3, 1);
+        let text = m.render();
+        for line in [
+            "bifrost_runtime_requests_total{ended=\"length\"} 1",
+            "bifrost_runtime_ciphertext_bytes_sent_total 7",
+            "bifrost_runtime_requests_waiting 3",
+            "bifrost_runtime_generation_tokens_total 2",
+            "bifrost_runtime_time_to_first_token_seconds_bucket{le=\"0.25\"} 1",
+            "bifrost_runtime_inter_token_latency_seconds_count 1",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
+}
