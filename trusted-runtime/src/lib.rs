@@ -9,6 +9,7 @@ pub mod error;
 pub mod linear;
 pub mod metrics;
 pub mod model;
+pub mod planner;
 pub mod tls;
 
 pub use error::Error;

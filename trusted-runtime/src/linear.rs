@@ -1,7 +1,12 @@
 //! The ways to compute `y = W·x`, behind one trait. Every implementation over the same quantized
 //! matrices computes the same integers and therefore returns the same f32 values, bit for bit.
 
-use crate::Error;
+pub mod integer;
+pub mod local;
+#[cfg(test)]
+mod testing;
+
+use crate::{Error, planner::PlannedMatrix};
 use std::{
     fmt,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -53,6 +58,32 @@ pub trait Linear: Send + Sync {
     /// [`Error::Evaluator`] when delegation fails for good, [`Error::Cancelled`] when `call` was
     /// cancelled; `ys` is unspecified then.
     fn apply(&self, call: &Call, id: LinearId, xs: &[f32], vectors: usize, ys: &mut [f32]) -> Result<(), Error>;
+}
+
+fn check_sizes(m: &PlannedMatrix, xs: &[f32], vectors: usize, ys: &[f32]) -> Result<(), Error> {
+    let (rows, cols) = (m.matrix.rows, m.matrix.int8.cols());
+    if vectors == 0 || xs.len() != vectors * cols || ys.len() != vectors * rows {
+        return Err(Error::Bug(format!(
+            "{} is {rows}x{cols}: {} inputs and {} outputs for {vectors} vectors",
+            m.matrix.id,
+            xs.len(),
+            ys.len()
+        )));
+    }
+    Ok(())
+}
+
+/// A pool of `threads - 1` threads that help the calling one; none for one thread.
+fn helpers(threads: usize, name: &'static str) -> Result<Option<rayon::ThreadPool>, Error> {
+    if threads < 2 {
+        return Ok(None);
+    }
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads - 1)
+        .thread_name(move |i| format!("{name}-{i}"))
+        .build()
+        .map(Some)
+        .map_err(|e| Error::Platform(format!("{threads} threads for {name} linear layers: {e}")))
 }
 
 /// One request as the linear layers see it: whether it is still wanted, and what it has cost.

@@ -1,1 +1,3 @@
 //! Models: architectures, files, tokenizers.
+
+pub mod quantize;

@@ -1,0 +1,49 @@
+//! Which matrices the evaluator should hold in NTT form under a memory budget.
+
+use super::Plan;
+use kernels::{PinnedTiles, Ring};
+use proto::v1::Residency;
+
+/// What the operator asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Wish {
+    /// As many as fit the evaluator's budget, the largest first.
+    #[default]
+    Auto,
+    /// All of them, NTT form.
+    Pinned,
+    /// None of them: int8, encoded on the fly.
+    Fallback,
+}
+
+impl Plan {
+    /// One residency a matrix, in the plan's order. `budget` is the evaluator's memory in bytes.
+    ///
+    /// A pinned tile saves one forward transform a product and costs 7 bytes a weight whatever matrix it is
+    /// of, so the largest matrices that fit use a budget best.
+    pub fn residency(&self, ring: &Ring, wish: Wish, budget: u64) -> Vec<Residency> {
+        let all = |r| vec![r; self.matrices.len()];
+        match wish {
+            Wish::Pinned => all(Residency::Pinned),
+            Wish::Fallback => all(Residency::Fallback),
+            Wish::Auto => {
+                let size = |i: usize| -> (u64, u64) {
+                    let m = &self.matrices[i];
+                    (PinnedTiles::bytes_for(ring, &m.tiling) as u64, m.matrix.int8.data().len() as u64)
+                };
+                let mut order: Vec<usize> = (0..self.matrices.len()).collect();
+                order.sort_by_key(|&i| (std::cmp::Reverse(size(i).0), i));
+                let mut left = budget.saturating_sub((0..self.matrices.len()).map(|i| size(i).1).sum());
+                let mut out = all(Residency::Fallback);
+                for i in order {
+                    let more = size(i).0.saturating_sub(size(i).1);
+                    if more <= left {
+                        left -= more;
+                        out[i] = Residency::Pinned;
+                    }
+                }
+                out
+            }
+        }
+    }
+}
