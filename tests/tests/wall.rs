@@ -1,0 +1,268 @@
+//! The two walls in the dependency graph, and what may be written behind them.
+//!
+//! The lock file is the graph: it holds every edge of every feature, target and kind (normal, build,
+//! dev), so what is unreachable there is unreachable in any build. `cargo tree` is asked as well.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+type Names = BTreeSet<String>;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace").to_path_buf()
+}
+
+fn names(of: &[&str]) -> Names {
+    of.iter().map(|n| (*n).to_owned()).collect()
+}
+
+fn toml(path: &Path) -> toml::Table {
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())).parse().expect("TOML")
+}
+
+/// Package name to the names it depends on; versions of a package are merged.
+struct Graph(BTreeMap<String, Names>);
+
+impl Graph {
+    fn read() -> Self {
+        let lock = toml(&root().join("Cargo.lock"));
+        let mut edges: BTreeMap<String, Names> = BTreeMap::new();
+        for package in lock["package"].as_array().expect("packages") {
+            let to = edges.entry(package["name"].as_str().expect("a name").to_owned()).or_default();
+            for d in package.get("dependencies").and_then(|d| d.as_array()).into_iter().flatten() {
+                to.insert(d.as_str().expect("a name").split(' ').next().expect("split yields something").to_owned());
+            }
+        }
+        Self(edges)
+    }
+
+    /// Everything reached from `start`, which is included.
+    fn closure(&self, start: Names) -> Names {
+        let (mut seen, mut open) = (Names::new(), start.into_iter().collect::<Vec<_>>());
+        while let Some(name) = open.pop() {
+            if seen.insert(name.clone()) {
+                open.extend(self.0.get(&name).into_iter().flatten().cloned());
+            }
+        }
+        seen
+    }
+
+    fn reached_by(&self, package: &str) -> Names {
+        assert!(self.0.contains_key(package), "Cargo.lock has no package {package}");
+        self.closure(names(&[package]))
+    }
+
+    /// Every package that reaches `package`, which is included.
+    fn reaching(&self, package: &str) -> Names {
+        self.0.keys().filter(|p| self.closure(names(&[p])).contains(package)).cloned().collect()
+    }
+
+    fn assert_apart(&self, from: &str, forbidden: &[&str]) {
+        let reached = self.reached_by(from);
+        let bad: Vec<_> = forbidden.iter().filter(|f| reached.contains(**f)).collect();
+        assert!(bad.is_empty(), "{from} reaches {bad:?}, which lies behind a wall");
+    }
+}
+
+#[test]
+fn secret_keys_are_reached_by_the_runtime_alone() {
+    assert_eq!(Graph::read().reaching("trusted-he"), names(&["trusted-he", "trusted-runtime"]));
+}
+
+#[test]
+fn cargo_tree_agrees_about_secret_keys() {
+    let args = ["--workspace", "--all-features", "--edges=normal,build,dev", "--invert", "trusted-he"];
+    assert_eq!(cargo_tree(&args), names(&["trusted-he", "trusted-runtime"]));
+}
+
+#[test]
+fn the_cuda_driver_is_reached_by_the_evaluator_alone() {
+    let graph = Graph::read();
+    for outside in ["trusted-runtime", "trusted-he", "client", "proto", "kernels"] {
+        graph.assert_apart(outside, &["cudarc", "kernels-cuda"]);
+    }
+    if graph.0.contains_key("kernels-cuda") {
+        assert_eq!(graph.reaching("kernels-cuda"), names(&["gpu-evaluator", "kernels-cuda"]));
+    }
+}
+
+#[test]
+fn every_package_stays_on_its_side() {
+    let graph = Graph::read();
+    graph.assert_apart("gpu-evaluator", &["trusted-he", "trusted-runtime", "client"]);
+    graph.assert_apart("client", &["trusted-he", "trusted-runtime", "gpu-evaluator", "kernels"]);
+    graph.assert_apart("trusted-runtime", &["gpu-evaluator", "client"]);
+    graph.assert_apart("trusted-he", &["proto", "tokio", "tonic", "prost", "hyper"]);
+    graph.assert_apart("proto", &["kernels", "trusted-he", "trusted-runtime", "gpu-evaluator", "client"]);
+}
+
+/// Without a sampler nobody can make a key in `kernels`. Its tests may have one, and so may a build
+/// script, so this looks at the packages that are linked.
+#[test]
+fn kernels_cannot_draw_a_random_number() {
+    let linked = cargo_tree(&["--package=kernels", "--all-features", "--edges=normal"]);
+    assert!(linked.contains("blake3"), "{linked:?}");
+    let random =
+        |n: &&String| n.starts_with("rand") || n.contains("getrandom") || n.contains("chacha") || *n == "fastrand";
+    let bad: Vec<_> = linked.iter().filter(random).collect();
+    assert!(bad.is_empty(), "kernels links {bad:?}");
+    assert!(!linked.contains("proto"), "kernels knows the contract");
+}
+
+#[test]
+fn untrusted_code_has_no_word_for_secrets() {
+    let banned = ["secret", "decrypt", "sample_"];
+    let mut found = Vec::new();
+    for dir in ["kernels/src", "kernels/cuda/src", "gpu-evaluator/src"] {
+        for file in sources(&root().join(dir)) {
+            for (line, word) in identifiers(&fs::read_to_string(&file).expect("source is readable")) {
+                if banned.iter().any(|b| word.to_lowercase().contains(b)) {
+                    found.push(format!("{}:{line}: {word}", file.display()));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "banned identifiers:\n{}", found.join("\n"));
+}
+
+#[test]
+fn unsafe_lives_in_named_files() {
+    let named = ["kernels/src/cpu/avx2.rs", "kernels/src/cpu/avx512.rs", "kernels/cuda/src/device.rs"];
+    let mut found = Vec::new();
+    for dir in ["proto", "kernels", "trusted-runtime", "gpu-evaluator", "client", "tests"] {
+        for file in sources(&root().join(dir)) {
+            let name = file.strip_prefix(root()).unwrap().to_string_lossy().replace('\\', "/");
+            if named.iter().any(|n| *n == name || name.starts_with(&format!("{}/", n.trim_end_matches(".rs")))) {
+                continue;
+            }
+            let words = identifiers(&fs::read_to_string(&file).expect("source is readable"));
+            found.extend(words.iter().filter(|(_, w)| w == "unsafe").map(|(line, _)| format!("{name}:{line}")));
+        }
+    }
+    assert!(found.is_empty(), "unsafe outside the named files:\n{}", found.join("\n"));
+}
+
+#[test]
+fn the_lexer_sees_code_and_nothing_else() {
+    let source = "// secret\n/* unsafe /* nested */ */ let a = \"decrypt \\\" x\"; let b = r#\"unsafe \"\"#;\nfn f<'a>(c: char) { if c == '\"' { g('\\'') } }";
+    let words: Vec<_> = identifiers(source).into_iter().map(|(_, w)| w).collect();
+    assert_eq!(words, ["let", "a", "let", "b", "fn", "f", "a", "c", "char", "if", "c", "g"]);
+}
+
+/// The package names that `cargo tree` prints.
+fn cargo_tree(args: &[&str]) -> Names {
+    let run = |how: &[&str]| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = Command::new(cargo);
+        command
+            .current_dir(root())
+            .args(["tree", "--locked", "--prefix=none"])
+            .args(how)
+            .args(args)
+            .output()
+            .expect("cargo runs")
+    };
+    // A clone that was built for this machine alone lacks the packages of other targets: fetch them,
+    // or else look at this machine's graph (the lock file is checked for all targets anyhow).
+    let ways: [&[&str]; 3] = [&["--offline", "--target=all"], &["--target=all"], &["--offline"]];
+    let mut complaint = String::new();
+    for how in ways {
+        let out = run(how);
+        if out.status.success() {
+            let text = String::from_utf8(out.stdout).expect("UTF-8");
+            return text
+                .lines()
+                .filter_map(|l| l.split(' ').next())
+                .filter(|n| !n.is_empty())
+                .map(str::to_owned)
+                .collect();
+        }
+        complaint = String::from_utf8_lossy(&out.stderr).into_owned();
+    }
+    panic!("cargo tree: {complaint}");
+}
+
+fn sources(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            if path.file_name().is_none_or(|n| n != "target") {
+                files.extend(sources(&path));
+            }
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+/// The identifiers and keywords of Rust source with their lines; comments and literals are left out.
+fn identifiers(source: &str) -> Vec<(usize, String)> {
+    let (mut rest, mut line, mut words) = (source, 1, Vec::new());
+    while let Some(c) = rest.chars().next() {
+        let word = |c: char| c.is_alphanumeric() || c == '_';
+        let raw = rest
+            .trim_start_matches(['b', 'c'])
+            .strip_prefix('r')
+            .map(|r| (r, r.len() - r.trim_start_matches('#').len()));
+        let len = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            block_comment(rest)
+        } else if let Some((r, hashes)) = raw.filter(|(r, h)| r[*h..].starts_with('"')) {
+            let close = format!("\"{}", "#".repeat(hashes));
+            let body = &r[hashes + 1..];
+            rest.len() - body.len() + body.find(&close).map_or(body.len(), |at| at + close.len())
+        } else if c == '"' {
+            quoted(rest, '"')
+        } else if c == '\'' && (rest[1..].starts_with('\\') || rest.chars().nth(2) == Some('\'')) {
+            quoted(rest, '\'')
+        } else if word(c) {
+            let len = rest.find(|c| !word(c)).unwrap_or(rest.len());
+            words.push((line, rest[..len].to_owned()));
+            len
+        } else {
+            c.len_utf8()
+        };
+        line += rest[..len].matches('\n').count();
+        rest = &rest[len..];
+    }
+    words
+}
+
+fn block_comment(text: &str) -> usize {
+    let (mut depth, mut at) = (0usize, 0);
+    while at < text.len() {
+        let here = &text.as_bytes()[at..];
+        if here.starts_with(b"/*") {
+            depth += 1;
+            at += 2;
+        } else if here.starts_with(b"*/") {
+            depth -= 1;
+            at += 2;
+            if depth == 0 {
+                return at;
+            }
+        } else {
+            at += 1;
+        }
+    }
+    text.len()
+}
+
+fn quoted(text: &str, quote: char) -> usize {
+    let mut chars = text.char_indices().skip(1);
+    while let Some((at, c)) = chars.next() {
+        if c == '\\' {
+            chars.next();
+        } else if c == quote {
+            return at + quote.len_utf8();
+        }
+    }
+    text.len()
+}
