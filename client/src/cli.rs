@@ -1,0 +1,304 @@
+//! The command line, parsed and range-checked before anything starts.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use proto::v1;
+
+use crate::model::DEFAULT;
+
+/// Encrypted delegation of LLM inference: the prompt stays in the enclave, the matrices run elsewhere.
+#[derive(Parser)]
+#[command(name = "bifrost", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Start both daemons on this machine, answer a prompt encrypted, compare with the local path, show figures
+    Demo(DemoArgs),
+    /// Generate text with a running runtime, or with daemons started for this one request
+    Generate(GenerateArgs),
+    /// Fetch and inspect models
+    #[command(subcommand)]
+    Model(ModelCommand),
+}
+
+/// Subcommands of `bifrost model`.
+#[derive(Subcommand)]
+pub enum ModelCommand {
+    /// Fetch a model of the catalogue into the cache directory, SHA-256 checked
+    Fetch(FetchArgs),
+    /// Show a model's shape, quantization and encryption plan
+    Inspect(InspectArgs),
+}
+
+/// How linear layers are executed.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+pub enum Protocol {
+    /// Encrypted activations, multiplied by the evaluator
+    Direct,
+    /// In the runtime's own process
+    Local,
+}
+
+impl Protocol {
+    /// Name on the command line and in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Local => "local",
+        }
+    }
+}
+
+impl From<Protocol> for v1::Protocol {
+    fn from(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Direct => Self::Direct,
+            Protocol::Local => Self::Local,
+        }
+    }
+}
+
+/// Precision of the quantized weights.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+pub enum Weights {
+    /// int8 per row
+    W8,
+    /// int16 per row, held as two int8 planes
+    W16,
+}
+
+impl Weights {
+    /// Name on the command line and in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::W8 => "w8",
+            Self::W16 => "w16",
+        }
+    }
+}
+
+/// How the evaluator holds the weights.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+pub enum Residency {
+    /// NTT form, 8 bytes per weight
+    Pinned,
+    /// int8, encoded on the fly, 1 byte per weight
+    Fallback,
+    /// As the evaluator's memory allows
+    Auto,
+}
+
+impl Residency {
+    /// Name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pinned => "pinned",
+            Self::Fallback => "fallback",
+            Self::Auto => "auto",
+        }
+    }
+}
+
+/// The daemons that `demo` and `generate` start.
+#[derive(Args, Clone)]
+pub struct LocalArgs {
+    /// Precision of the weights
+    #[arg(long, value_enum, default_value = "w8")]
+    pub weights: Weights,
+    /// Threads of each daemon [default: as many as the machine has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// How the evaluator holds the weights
+    #[arg(long, value_enum, default_value = "auto")]
+    pub residency: Residency,
+    /// Memory budget of the evaluator in bytes [default: the evaluator's own]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    pub evaluator_memory: Option<u64>,
+    /// Pass on what the daemons write to standard error
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+/// `bifrost demo`.
+#[derive(Args)]
+pub struct DemoArgs {
+    /// A GGUF file, a Hugging Face directory, or a name of the catalogue
+    #[arg(long, value_name = "PATH|NAME", default_value = DEFAULT)]
+    pub model: String,
+    /// What to ask; sent as a chat message when the model has a chat template
+    #[arg(long, value_name = "TEXT", default_value = "What is the capital of France?")]
+    pub prompt: String,
+    /// Tokens to generate at most
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tokens: u32,
+    /// How linear layers are executed
+    #[arg(long, value_enum, default_value = "direct")]
+    pub protocol: Protocol,
+    /// The daemons.
+    #[command(flatten)]
+    pub local: LocalArgs,
+    /// Print exactly one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `bifrost generate`.
+#[derive(Args)]
+#[command(group = clap::ArgGroup::new("source").args(["endpoint", "model", "synthetic"]))]
+pub struct GenerateArgs {
+    /// A running runtime, https://HOST:PORT; needs --ca, --cert and --key
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+    /// Certificate of the authority that signed the runtime's certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "endpoint")]
+    pub ca: Option<PathBuf>,
+    /// This client's certificate (PEM)
+    #[arg(long, value_name = "FILE", requires_all = ["endpoint", "key"])]
+    pub cert: Option<PathBuf>,
+    /// The key of this client's certificate (PEM)
+    #[arg(long, value_name = "FILE", requires_all = ["endpoint", "cert"])]
+    pub key: Option<PathBuf>,
+    /// A GGUF file, a Hugging Face directory, or a name of the catalogue, served by daemons started here
+    #[arg(long, value_name = "PATH|NAME")]
+    pub model: Option<String>,
+    /// A shape with seeded random weights, for timing: gpt2-124m, qwen3-0.6b-shape, llama-1b
+    #[arg(long, value_name = "NAME")]
+    pub synthetic: Option<String>,
+    /// The prompt
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_file")]
+    pub prompt: Option<String>,
+    /// A file with the prompt; `-` is standard input, which is also read when no prompt is given at all
+    #[arg(long, value_name = "FILE")]
+    pub prompt_file: Option<PathBuf>,
+    /// Tokens to generate at most
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_tokens: u32,
+    /// How tokens are chosen.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// How linear layers are executed [default: direct, or the running runtime's own]
+    #[arg(long, value_enum)]
+    pub protocol: Option<Protocol>,
+    /// The daemons.
+    #[command(flatten)]
+    pub local: LocalArgs,
+    /// Send the prompt as it is, even when the model has a chat template
+    #[arg(long)]
+    pub raw: bool,
+    /// Print exactly one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How tokens are chosen; greedy unless a temperature is given.
+#[derive(Args, Clone, Copy)]
+pub struct SamplingArgs {
+    /// 0 is greedy [0 to 2]
+    #[arg(long, value_name = "T", value_parser = |text: &str| number(text, "0 to 2", |x| (0.0..=2.0).contains(&x)))]
+    pub temperature: Option<f32>,
+    /// Keep the K most likely tokens
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    pub top_k: Option<u32>,
+    /// Keep the smallest set of tokens with this probability [above 0 to 1]
+    #[arg(long, value_name = "P", value_parser = |text: &str| number(text, "above 0, up to 1", |x| x > 0.0 && x <= 1.0))]
+    pub top_p: Option<f32>,
+    /// Keep tokens with at least this share of the best one's probability [0 to below 1]
+    #[arg(long, value_name = "P", value_parser = |text: &str| number(text, "0 to below 1", |x| (0.0..1.0).contains(&x)))]
+    pub min_p: Option<f32>,
+    /// Divide the logits of tokens already seen [above 0 to 10]
+    #[arg(long, value_name = "R", value_parser = |text: &str| number(text, "above 0, up to 10", |x| x > 0.0 && x <= 10.0))]
+    pub repetition_penalty: Option<f32>,
+    /// The same seed gives the same tokens
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+impl From<SamplingArgs> for v1::Sampling {
+    fn from(args: SamplingArgs) -> Self {
+        Self {
+            temperature: args.temperature,
+            top_k: args.top_k,
+            top_p: args.top_p,
+            min_p: args.min_p,
+            repetition_penalty: args.repetition_penalty,
+            seed: args.seed,
+        }
+    }
+}
+
+/// `bifrost model fetch`.
+#[derive(Args)]
+pub struct FetchArgs {
+    /// Name in the catalogue: smollm2-135m
+    pub name: String,
+    /// Download even when the cached file is right
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `bifrost model inspect`.
+#[derive(Args)]
+pub struct InspectArgs {
+    /// A GGUF file, a Hugging Face directory, a name of the catalogue, or synthetic:NAME
+    #[arg(value_name = "PATH|NAME")]
+    pub model: String,
+    /// Measure how often the quantized model agrees with the original
+    #[arg(long)]
+    pub fidelity: bool,
+    /// Machine-readable output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Parses a finite number and checks its range.
+fn number(text: &str, allowed: &str, holds: fn(f32) -> bool) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(value) if value.is_finite() && holds(value) => Ok(value),
+        Ok(_) => Err(format!("allowed is {allowed}")),
+        Err(_) => Err(format!("not a number; allowed is {allowed}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sampling_values_out_of_range_are_refused() {
+        let with = |flag: &str, value: &str| Cli::try_parse_from(["bifrost", "generate", flag, value]).map(|_| ());
+        for (flag, good, bad) in [
+            ("--temperature", ["0", "2"], ["-0.1", "2.1"]),
+            ("--top-p", ["0.001", "1"], ["0", "1.01"]),
+            ("--min-p", ["0", "0.99"], ["-1", "1"]),
+            ("--repetition-penalty", ["0.1", "10"], ["0", "10.5"]),
+            ("--top-k", ["1", "50"], ["0", "-1"]),
+            ("--max-tokens", ["1", "4096"], ["0", "x"]),
+            ("--threads", ["1", "64"], ["0", "1025"]),
+        ] {
+            for value in good {
+                assert!(with(flag, value).is_ok(), "{flag} {value}");
+            }
+            for value in bad.into_iter().chain(["NaN", "inf"]) {
+                let error = with(flag, value).unwrap_err().to_string();
+                assert!(error.contains(flag) || value.starts_with('-'), "{flag} {value}: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! `bifrost demo`: the whole thing on one machine, and the proof that encryption changes no token.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use proto::v1;
+
+use crate::cli::{DemoArgs, Protocol};
+use crate::deployment::{Deployment, EVALUATOR, RUNTIME, Setup, installed};
+use crate::inference::{Completion, request};
+use crate::progress::Progress;
+use crate::report::{Report, print, printable};
+use crate::stop::Stop;
+use crate::{Error, model};
+
+/// Runs the demo. Everything but the answer and the table goes to standard error; with `--json`, standard output
+/// carries the one object.
+///
+/// # Errors
+/// Whatever keeps the daemons from starting or answering.
+pub async fn run(args: &DemoArgs, progress: &Arc<Progress>, stop: &Stop) -> Result<ExitCode, Error> {
+    // Cheap refusals come before a download.
+    installed()?;
+    let setup = Setup {
+        model: model::resolve_async(&args.model, progress, stop).await?,
+        protocol: args.protocol,
+        daemons: args.local.clone(),
+    };
+    let begin = Instant::now();
+    let mut deployment = Deployment::start(&setup, progress).await?;
+    announce(&deployment, args.protocol, begin, progress);
+
+    let mut ask = request(&args.prompt, deployment.description(), false);
+    ask.max_tokens = args.max_tokens;
+    ask.set_protocol(args.protocol.into());
+    if !args.json {
+        print(&format!("\n> {}\n\n", args.prompt))?;
+    }
+    let answer = deployment.connection().generate(ask.clone(), |text| echo(text, args.json)).await;
+    let answer = answer.map_err(|error| deployment.explain(error))?;
+    if !args.json {
+        print("\n\n")?;
+    }
+
+    progress.busy("the same prompt on the local path, for comparison");
+    ask.set_protocol(v1::Protocol::Local);
+    let local = deployment.connection().generate(ask, |_| {}).await.map_err(|error| deployment.explain(error))?;
+    progress.idle();
+
+    let difference = first_difference(&answer, &local);
+    let (timing, tokens) = (answer.timing, answer.token_ids.len());
+    let report = Report::new(answer, deployment.description(), Some(&local));
+    if args.json {
+        print(&format!("{}\n", report.to_json()))?;
+    } else {
+        print(&format!("{}\n", report.to_table(&timing, deployment.description(), Some(&local.timing))))?;
+    }
+    match difference {
+        None if args.json => Ok(ExitCode::SUCCESS),
+        None => {
+            print(&format!("All {tokens} tokens are identical to the local path's.\n"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(position) => Err(Error::Runtime(format!(
+            "token {position} differs between {} and local; this is a bug, never noise",
+            args.protocol.name()
+        ))),
+    }
+}
+
+/// Prints a piece of the answer as it comes. A closed pipe is noticed by the next whole print.
+pub(crate) fn echo(text: &str, quiet: bool) {
+    if !quiet {
+        let _ = print(&printable(text));
+    }
+}
+
+/// Says what is running and what vouches for it.
+pub(crate) fn announce(deployment: &Deployment, protocol: Protocol, begin: Instant, progress: &Progress) {
+    let model = deployment.description();
+    progress.say(&format!(
+        "model        {} ({}, {} layers, {:.1} M parameters), {}",
+        model.model,
+        model.architecture,
+        model.layers,
+        millions(model.parameters),
+        model.weights
+    ));
+    match (&model.evaluator, protocol) {
+        (Some(evaluator), Protocol::Direct) => progress.say(&format!(
+            "processes    bifrost, {RUNTIME} (keys), {EVALUATOR} (no keys; {}, {}): loopback, mutual TLS, ready in {:.1} s",
+            evaluator.backend,
+            evaluator.isa,
+            begin.elapsed().as_secs_f64()
+        )),
+        _ => progress.say(&format!(
+            "processes    bifrost, {RUNTIME}: loopback, mutual TLS, ready in {:.1} s",
+            begin.elapsed().as_secs_f64()
+        )),
+    }
+    progress.say(&format!("attestation  {}", attestation(&model.attestation)));
+}
+
+/// What backs the claim that the runtime is an enclave.
+fn attestation(kind: &str) -> String {
+    match kind {
+        "development" => {
+            "DEVELOPMENT: no hardware vouches for this runtime; it protects nothing from this machine's owner".into()
+        }
+        other => other.to_owned(),
+    }
+}
+
+/// Position of the first token that differs, counted from 1.
+fn first_difference(ours: &Completion, local: &Completion) -> Option<usize> {
+    if ours.token_ids == local.token_ids {
+        return None;
+    }
+    let same = ours.token_ids.iter().zip(&local.token_ids).take_while(|(ours, local)| ours == local).count();
+    Some(same + 1)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rounded figure for people")]
+fn millions(count: u64) -> f64 {
+    count as f64 / 1e6
+}

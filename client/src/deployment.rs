@@ -1,0 +1,235 @@
+//! Both daemons on this machine for one command: started, connected by mutual TLS, waited for, ended.
+//!
+//! The daemons are separate processes and listen on loopback ports of their own choice. The evaluator gets no
+//! model and no key; it learns its matrices from the runtime.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proto::v1;
+
+use crate::Error;
+use crate::certificates::{Certificates, Role};
+use crate::cli::{LocalArgs, Protocol};
+use crate::daemon::{Daemon, Launch, Watch};
+use crate::inference::{Address, Runtime};
+use crate::progress::Progress;
+
+/// File name of the daemon that holds the weights and no key.
+pub const EVALUATOR: &str = "gpu-evaluator";
+/// File name of the daemon that holds the keys.
+pub const RUNTIME: &str = "trusted-runtime";
+
+/// A large model takes minutes to load on a small machine; beyond this something hangs.
+const START_LIMIT: Duration = Duration::from_secs(30 * 60);
+/// Binding a port takes milliseconds.
+const LISTEN_LIMIT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(50);
+
+/// The daemon `name`, which lies beside this executable.
+///
+/// # Errors
+/// [`Error::File`] with the command that builds it.
+pub fn program(name: &str) -> Result<PathBuf, Error> {
+    let own = std::env::current_exe().map_err(|error| Error::Platform(format!("own executable: {error}")))?;
+    let path = own.with_file_name(name);
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(Error::file(path, "no such program beside bifrost; build it with `cargo build --release`"))
+}
+
+/// Checks that both daemons lie beside this executable, before anything expensive.
+///
+/// # Errors
+/// As [`program`].
+pub fn installed() -> Result<(), Error> {
+    program(EVALUATOR)?;
+    program(RUNTIME)?;
+    Ok(())
+}
+
+/// What to start.
+pub struct Setup {
+    /// A source for `trusted-runtime --model`.
+    pub model: String,
+    /// The runtime's default protocol; `Local` starts no evaluator.
+    pub protocol: Protocol,
+    /// Options of the daemons.
+    pub daemons: LocalArgs,
+}
+
+/// The running daemons. Dropping this ends them and removes their certificates.
+pub struct Deployment {
+    // Fields are dropped in this order: the runtime before the evaluator it talks to.
+    runtime: Daemon,
+    evaluator: Option<Daemon>,
+    connection: Runtime,
+    description: v1::DescribeResponse,
+    _certificates: Certificates,
+}
+
+impl Deployment {
+    /// Starts the daemons and waits until the model is loaded and, for `Direct`, resident on the evaluator.
+    ///
+    /// # Errors
+    /// A missing program, a daemon that ends early or does not get ready; each with its last lines.
+    pub async fn start(setup: &Setup, progress: &Arc<Progress>) -> Result<Self, Error> {
+        let (evaluator_program, runtime_program) = (program(EVALUATOR)?, program(RUNTIME)?);
+        let certificates = Certificates::issue()?;
+        let launch = |program: PathBuf, args: Vec<OsString>, port_file: &str| Launch {
+            program,
+            args,
+            port_file: certificates.dir().join(port_file),
+            envs: Vec::new(),
+            watch: Some(watch(progress, setup.daemons.verbose)),
+        };
+
+        progress.busy("starting the daemons");
+        let mut evaluator = match setup.protocol {
+            Protocol::Direct => {
+                let args = evaluator_args(&setup.daemons, &certificates);
+                Some(Daemon::start(launch(evaluator_program, args, "evaluator.port"))?)
+            }
+            Protocol::Local => None,
+        };
+        let evaluator_port = match &mut evaluator {
+            Some(evaluator) => Some(evaluator.port(LISTEN_LIMIT).await?),
+            None => None,
+        };
+        let args = runtime_args(setup, &certificates, evaluator_port);
+        let mut runtime = Daemon::start(launch(runtime_program, args, "runtime.port"))?;
+        progress.busy("loading the model");
+        let port = runtime.port(START_LIMIT).await?;
+        let address = Address {
+            url: format!("https://127.0.0.1:{port}"),
+            ca: certificates.ca(),
+            cert: certificates.cert(Role::Client),
+            key: certificates.key(Role::Client),
+        };
+        let (connection, description) = ready(&mut runtime, evaluator.as_mut(), &address).await?;
+        progress.idle();
+        Ok(Self { runtime, evaluator, connection, description, _certificates: certificates })
+    }
+
+    /// The connection to the runtime.
+    #[must_use]
+    pub fn connection(&self) -> &Runtime {
+        &self.connection
+    }
+
+    /// What the runtime serves, asked when it was ready.
+    #[must_use]
+    pub fn description(&self) -> &v1::DescribeResponse {
+        &self.description
+    }
+
+    /// Replaces an error of a request by a daemon's early death when that is what caused it.
+    #[must_use]
+    pub fn explain(&mut self, error: Error) -> Error {
+        self.runtime.check().and_then(|()| self.evaluator.as_mut().map_or(Ok(()), Daemon::check)).err().unwrap_or(error)
+    }
+}
+
+impl Drop for Deployment {
+    fn drop(&mut self) {
+        // Both get their SIGTERM before either is waited for.
+        self.runtime.terminate();
+        if let Some(evaluator) = &mut self.evaluator {
+            evaluator.terminate();
+        }
+    }
+}
+
+/// Waits for health and, when there is an evaluator, for the weights to be resident on it.
+async fn ready(
+    runtime: &mut Daemon,
+    mut evaluator: Option<&mut Daemon>,
+    address: &Address,
+) -> Result<(Runtime, v1::DescribeResponse), Error> {
+    let deadline = Instant::now() + START_LIMIT;
+    let mut connection = None;
+    loop {
+        runtime.check()?;
+        if let Some(evaluator) = evaluator.as_deref_mut() {
+            evaluator.check()?;
+        }
+        let late = Instant::now() > deadline;
+        match &connection {
+            None => match Runtime::connect(address).await {
+                Ok(open) => connection = Some(open),
+                Err(error) if late || matches!(error, Error::Usage(_) | Error::File { .. }) => return Err(error),
+                Err(_) => {}
+            },
+            Some(open) => {
+                if open.serving().await.unwrap_or(false) {
+                    let description = open.describe().await?;
+                    if evaluator.is_none() || description.evaluator.is_some() {
+                        return Ok((open.clone(), description));
+                    }
+                }
+            }
+        }
+        if late {
+            return Err(Error::Daemon {
+                name: runtime.name().into(),
+                reason: format!("was not ready after {} s", START_LIMIT.as_secs()),
+            });
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+fn evaluator_args(daemons: &LocalArgs, certificates: &Certificates) -> Vec<OsString> {
+    let mut args: Vec<OsString> = vec!["--listen".into(), "127.0.0.1:0".into()];
+    args.extend(tls(certificates, Role::Evaluator));
+    if let Some(threads) = daemons.threads {
+        args.extend(["--threads".into(), threads.to_string().into()]);
+    }
+    if let Some(bytes) = daemons.evaluator_memory {
+        args.extend(["--memory-budget".into(), bytes.to_string().into()]);
+    }
+    args
+}
+
+fn runtime_args(setup: &Setup, certificates: &Certificates, evaluator_port: Option<u16>) -> Vec<OsString> {
+    let mut args: Vec<OsString> = vec!["serve".into(), "--listen".into(), "127.0.0.1:0".into()];
+    args.extend(["--model".into(), OsString::from(&setup.model)]);
+    args.extend(["--weights", setup.daemons.weights.name(), "--protocol", setup.protocol.name()].map(Into::into));
+    args.extend(["--residency", setup.daemons.residency.name()].map(Into::into));
+    args.extend(tls(certificates, Role::Runtime));
+    if let Some(port) = evaluator_port {
+        args.extend(["--evaluator".into(), format!("https://127.0.0.1:{port}").into()]);
+        args.extend(["--evaluator-ca".into(), certificates.ca().into()]);
+        args.extend(["--evaluator-cert".into(), certificates.cert(Role::Runtime).into()]);
+        args.extend(["--evaluator-key".into(), certificates.key(Role::Runtime).into()]);
+    }
+    if let Some(threads) = setup.daemons.threads {
+        args.extend(["--threads".into(), threads.to_string().into()]);
+    }
+    args
+}
+
+/// The server side of mutual TLS, which both daemons spell alike.
+fn tls(certificates: &Certificates, role: Role) -> [OsString; 6] {
+    [
+        "--tls-cert".into(),
+        certificates.cert(role).into(),
+        "--tls-key".into(),
+        certificates.key(role).into(),
+        "--tls-client-ca".into(),
+        certificates.ca().into(),
+    ]
+}
+
+/// Passes daemon lines on when asked to; they stay available for error messages in any case.
+fn watch(progress: &Arc<Progress>, verbose: bool) -> Watch {
+    let progress = Arc::clone(progress);
+    Box::new(move |line| {
+        if verbose {
+            progress.say(line);
+        }
+    })
+}

@@ -1,0 +1,22 @@
+//! What a person runs: `bifrost demo`, `generate`, `model fetch` and `model inspect`.
+//!
+//! The library half is what the binary is made of and what the end-to-end tests reuse: certificates made on
+//! the spot ([`certificates`]), daemons started and always ended ([`daemon`], [`deployment`]), the gRPC client
+//! of a runtime ([`inference`]). It holds no key material of the encryption and links no arithmetic.
+
+#![forbid(unsafe_code)]
+
+pub mod certificates;
+pub mod cli;
+pub mod daemon;
+pub mod demo;
+pub mod deployment;
+pub mod error;
+pub mod generate;
+pub mod inference;
+pub mod model;
+pub mod progress;
+pub mod report;
+pub mod stop;
+
+pub use error::Error;

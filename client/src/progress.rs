@@ -1,0 +1,117 @@
+//! What the user sees while waiting, on standard error only.
+//!
+//! On a terminal a line is redrawn in place; elsewhere (a pipe, CI) progress is a few whole lines, so that logs
+//! stay readable. Messages never contain prompts or generated text.
+
+use std::io::IsTerminal;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+
+/// Where progress goes. Shared by reference between threads.
+pub struct Progress {
+    bar: Mutex<Option<ProgressBar>>,
+    terminal: bool,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self { bar: Mutex::new(None), terminal: std::io::stderr().is_terminal() }
+    }
+}
+
+impl Progress {
+    /// A finished fact: one whole line that stays.
+    pub fn say(&self, line: &str) {
+        match &*self.lock() {
+            Some(bar) => bar.suspend(|| eprintln!("{line}")),
+            None => eprintln!("{line}"),
+        }
+    }
+
+    /// What is going on now: the redrawn line on a terminal, nothing elsewhere.
+    pub fn busy(&self, what: impl Into<String>) {
+        if !self.terminal {
+            return;
+        }
+        let mut slot = self.lock();
+        let bar = slot.get_or_insert_with(|| {
+            let bar = ProgressBar::new_spinner().with_style(style("{spinner} {msg} [{elapsed}]"));
+            bar.enable_steady_tick(Duration::from_millis(120));
+            bar
+        });
+        bar.set_message(what.into());
+    }
+
+    /// Removes the redrawn line.
+    pub fn idle(&self) {
+        if let Some(bar) = self.lock().take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// A transfer of `total` bytes (0 when unknown); ends when the returned value is dropped.
+    #[must_use]
+    pub fn transfer<'a>(&'a self, what: &str, total: u64) -> Transfer<'a> {
+        self.idle();
+        if self.terminal {
+            let bar = if total == 0 {
+                ProgressBar::new_spinner().with_style(style("{spinner} {msg} {bytes} [{elapsed}]"))
+            } else {
+                ProgressBar::new(total)
+                    .with_style(style("{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} {eta}"))
+            };
+            bar.set_message(what.to_owned());
+            bar.enable_steady_tick(Duration::from_millis(120));
+            *self.lock() = Some(bar);
+        }
+        Transfer { progress: self, what: what.to_owned(), total, done: 0, said: 0 }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<ProgressBar>> {
+        self.bar.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.idle();
+    }
+}
+
+/// A running transfer. Without a terminal it prints a line per quarter.
+pub struct Transfer<'a> {
+    progress: &'a Progress,
+    what: String,
+    total: u64,
+    done: u64,
+    said: u64,
+}
+
+impl Transfer<'_> {
+    /// `bytes` more have arrived.
+    pub fn advance(&mut self, bytes: u64) {
+        self.done += bytes;
+        if let Some(bar) = &*self.progress.lock() {
+            bar.set_position(self.done);
+            return;
+        }
+        let quarter = (4 * self.done).checked_div(self.total).unwrap_or(0);
+        if quarter > self.said {
+            self.said = quarter;
+            eprintln!("{} {} of {}", self.what, HumanBytes(self.done), HumanBytes(self.total));
+        }
+    }
+}
+
+impl Drop for Transfer<'_> {
+    fn drop(&mut self) {
+        self.progress.idle();
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the templates of this file are valid")
+}

