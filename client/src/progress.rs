@@ -6,9 +6,12 @@
 use std::io::IsTerminal;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+
+/// Pause between two lines about the same transfer where nothing can be redrawn.
+const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// Where progress goes. Shared by reference between threads.
 pub struct Progress {
@@ -67,7 +70,7 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(120));
             *self.lock() = Some(bar);
         }
-        Transfer { progress: self, what: what.to_owned(), total, done: 0, said: 0 }
+        Transfer { progress: self, what: what.to_owned(), total, done: 0, said: Instant::now() }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<ProgressBar>> {
@@ -81,13 +84,13 @@ impl Drop for Progress {
     }
 }
 
-/// A running transfer. Without a terminal it prints a line per quarter.
+/// A running transfer. Without a terminal it prints a line every few seconds.
 pub struct Transfer<'a> {
     progress: &'a Progress,
     what: String,
     total: u64,
     done: u64,
-    said: u64,
+    said: Instant,
 }
 
 impl Transfer<'_> {
@@ -98,9 +101,8 @@ impl Transfer<'_> {
             bar.set_position(self.done);
             return;
         }
-        let quarter = (4 * self.done).checked_div(self.total).unwrap_or(0);
-        if quarter > self.said {
-            self.said = quarter;
+        if self.said.elapsed() > LINE_EVERY {
+            self.said = Instant::now();
             eprintln!("{} {} of {}", self.what, HumanBytes(self.done), HumanBytes(self.total));
         }
     }

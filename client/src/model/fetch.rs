@@ -115,7 +115,12 @@ pub fn fetch(
                 return Ok(Outcome::Fetched { path, source: source.into() });
             }
             Err(Miss::Fatal(error)) => return Err(error),
-            Err(Miss::Source(reason)) => reasons.push(format!("{source}: {reason}")),
+            Err(Miss::Source(reason)) => {
+                if reasons.is_empty() {
+                    progress.say(&format!("{source} did not deliver ({reason})"));
+                }
+                reasons.push(format!("{source}: {reason}"));
+            }
         }
     }
     Err(Error::Fetch { name: entry.name.into(), reasons: reasons.join("; ") })
