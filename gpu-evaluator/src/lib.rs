@@ -1,1 +1,23 @@
-//! .
+//! The untrusted accelerator daemon: it holds weights, multiplies ciphertexts by them, and owns no key.
+//!
+//! Read in this order: [`service`] (the contract), [`header`] (the door), [`residency`] with [`backend`] and
+//! [`cache`] (weights), [`executor`] with [`ticket`] and [`pool`] (jobs), [`server`] (the process).
+
+#![forbid(unsafe_code)]
+
+pub mod backend;
+pub mod cache;
+pub mod config;
+pub mod drain;
+pub mod error;
+pub mod executor;
+pub mod header;
+pub mod metrics;
+pub mod pool;
+pub mod residency;
+pub mod server;
+pub mod service;
+pub mod ticket;
+pub mod tls;
+
+pub use error::Error;

@@ -1,0 +1,144 @@
+//! The process: builds every part from the configuration, serves, and leaves in good order.
+
+use crate::{
+    Error,
+    backend::Backend,
+    cache::Cache,
+    config::{Config, Transport},
+    drain,
+    executor::Executor,
+    metrics,
+    pool::Pool,
+    residency::Store,
+    service::{Parts, Service},
+    tls,
+};
+use kernels::{Ring, params};
+use proto::v1::evaluator_server::EvaluatorServer;
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use tokio::sync::Semaphore;
+use tonic::transport::{Server, server::TcpIncoming};
+
+/// HTTP/2 flow control: what may be on its way unread, per stream and per connection.
+const STREAM_WINDOW: u32 = 16 << 20;
+const CONNECTION_WINDOW: u32 = 64 << 20;
+/// Largest HTTP/2 frame accepted.
+const MAX_FRAME: u32 = 1 << 20;
+/// A peer that does not answer a ping within this time is gone, and its jobs with it.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+
+/// Runs until SIGTERM or SIGINT and then drains. `port_file` receives the port that was bound.
+///
+/// # Errors
+/// [`Error::Config`] for settings that cannot be used, [`Error::Platform`] for ports, files and threads.
+pub async fn run(config: Config, port_file: Option<&Path>) -> Result<(), Error> {
+    let params = params::DEFAULT.check().map_err(|e| Error::Bug(e.to_string()))?;
+    let ring = Ring::new(params).map_err(|e| Error::Config(e.to_string()))?;
+    let backend = Backend::choose(config.backend)?;
+    let cache = config.cache_dir.as_deref().map(Cache::open).transpose()?;
+    let mut server = server(&config)?;
+    let (drain, draining) = drain::flag();
+    let (health, health_service) = tonic_health::server::health_reporter();
+
+    let incoming = bind(config.listen)?;
+    let address = incoming.local_addr().map_err(|e| Error::Platform(format!("listen {}: {e}", config.listen)))?;
+    if let Some(listen) = config.metrics_listen {
+        tracing::info!("metrics on http://{}/metrics", metrics::serve(listen).await?);
+    }
+    let service = Service::new(Parts {
+        store: Store::new(ring.clone(), config.memory_budget, cache),
+        executor: Executor::start(&ring, config.threads, config.max_queued_jobs)?,
+        pool: Pool::new(ring.clone()),
+        draining,
+        uploads: Arc::new(Semaphore::new(config.max_uploads)),
+        streams: Arc::new(Semaphore::new(config.max_streams)),
+        config: config.clone(),
+        backend,
+        ring: ring.clone(),
+    });
+    let evaluator = EvaluatorServer::new(service).max_decoding_message_size(config.max_message);
+    health.set_serving::<EvaluatorServer<Service>>().await;
+    tracing::info!(
+        version = proto::VERSION,
+        backend = backend.name(),
+        isa = ring.isa().name(),
+        threads = config.threads,
+        memory_budget = config.memory_budget,
+        "listening on {address}"
+    );
+    if config.transport == Transport::DangerPlaintext {
+        tracing::warn!("danger_plaintext: peers are neither authenticated nor encrypted");
+    }
+    if let Some(path) = port_file {
+        write_port(path, address)?;
+    }
+
+    let (leave, mut left) = tokio::sync::oneshot::channel::<()>();
+    let asked = async move {
+        match drain::asked_to_leave().await {
+            Ok(name) => tracing::info!("{name}: draining, up to {} s", config.drain.as_secs()),
+            Err(e) => tracing::error!("{e}"),
+        }
+        // Watchers are told first, then their streams end, or they would keep their connections open.
+        health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+        health.set_not_serving::<EvaluatorServer<Service>>().await;
+        drain.begin();
+        let mut health = health;
+        health.clear_service_status("").await;
+        health.clear_service_status(SERVICE_NAME).await;
+        // The other end waits for it until the server has ended.
+        let _ = leave.send(());
+        drain
+    };
+    let (hold, held) = tokio::sync::oneshot::channel();
+    let mut serving = std::pin::pin!(
+        server.add_service(health_service).add_service(evaluator).serve_with_incoming_shutdown(incoming, async move {
+            // Kept until the process ends, so that nobody takes the flag for lowered.
+            let _ = hold.send(asked.await);
+        },)
+    );
+    let overdue = async {
+        if (&mut left).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(config.drain) => tracing::warn!("jobs were still in flight after {} s", config.drain.as_secs()),
+            _ = drain::asked_to_leave() => tracing::warn!("asked again: leaving at once"),
+        }
+    };
+    tokio::select! {
+        result = &mut serving => result.map_err(|e| Error::Platform(format!("serving {address}: {e}")))?,
+        () = overdue => {}
+    }
+    drop(held);
+    tracing::info!("left");
+    Ok(())
+}
+
+const SERVICE_NAME: &str = proto::v1::evaluator_server::SERVICE_NAME;
+
+fn server(config: &Config) -> Result<Server, Error> {
+    let server = Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(MAX_FRAME)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE));
+    match &config.transport {
+        Transport::DangerPlaintext => Ok(server),
+        Transport::MutualTls { cert, key, client_ca } => tls::mutual(server, cert, key, client_ca),
+    }
+}
+
+fn bind(listen: SocketAddr) -> Result<TcpIncoming, Error> {
+    let incoming = TcpIncoming::bind(listen).map_err(|e| Error::Platform(format!("listen {listen}: {e}")))?;
+    Ok(incoming.with_nodelay(Some(true)))
+}
+
+/// Writes the port by rename, so that whoever waits for the file never reads half of it.
+fn write_port(path: &Path, address: SocketAddr) -> Result<(), Error> {
+    let temporary = path.with_extension("partial");
+    std::fs::write(&temporary, format!("{}\n", address.port()))
+        .and_then(|()| std::fs::rename(&temporary, path))
+        .map_err(|e| Error::Platform(format!("port file {}: {e}", path.display())))
+}

@@ -1,0 +1,8 @@
+//! The daemon as a peer sees it: the real binary, over mutual TLS and over loopback plaintext.
+
+mod harness;
+mod jobs;
+mod leaving;
+mod matrices;
+mod peer;
+mod start;
