@@ -1,6 +1,7 @@
 //! The ways to compute `y = W·x`, behind one trait. Every implementation over the same quantized
 //! matrices computes the same integers and therefore returns the same f32 values, bit for bit.
 
+pub mod float;
 pub mod integer;
 pub mod local;
 #[cfg(test)]

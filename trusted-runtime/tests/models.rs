@@ -1,0 +1,242 @@
+//! Models against references: tiny random ones that are committed, and SmolLM2 where it is on the disk.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use trusted_runtime::{
+    Error,
+    linear::{Call, Linear, LinearId},
+    model::{
+        self, FloatModel, Model, Weights,
+        load::{dequant, gguf::Gguf},
+    },
+};
+
+fn testdata() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/testdata")
+}
+
+fn tiny(name: &str) -> String {
+    testdata().join("tiny").join(name).display().to_string()
+}
+
+fn json(name: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(testdata().join(name)).unwrap()).unwrap()
+}
+
+fn quiet(_: &str, _: u64, _: u64) {}
+
+fn ids(v: &Value) -> Vec<u32> {
+    v.as_array().unwrap().iter().map(|v| u32::try_from(v.as_u64().unwrap()).unwrap()).collect()
+}
+
+fn argmax(logits: &[f32]) -> u32 {
+    let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
+    u32::try_from(best).unwrap()
+}
+
+/// Greedy tokens after `prompt`, and the logits of the first and of the last step.
+fn greedy(model: &Model, linear: &dyn Linear, prompt: &[u32], n: usize) -> (Vec<u32>, Vec<f32>, Vec<f32>) {
+    let (call, mut cache, mut logits) = (Call::default(), model.new_cache(), Vec::new());
+    model.forward(linear, &call, prompt, &mut cache, &mut logits).unwrap();
+    let first = logits.clone();
+    let mut tokens = vec![argmax(&logits)];
+    while tokens.len() < n {
+        model.forward(linear, &call, &tokens[tokens.len() - 1..], &mut cache, &mut logits).unwrap();
+        tokens.push(argmax(&logits));
+    }
+    (tokens, first, logits)
+}
+
+/// Largest distance of the listed (id, logit) pairs from `logits`.
+fn distance(logits: &[f32], pairs: &Value) -> f64 {
+    let pairs = pairs.as_array().unwrap().iter();
+    pairs
+        .map(|p| (f64::from(logits[usize::try_from(p[0].as_u64().unwrap()).unwrap()]) - p[1].as_f64().unwrap()).abs())
+        .fold(0.0, f64::max)
+}
+
+fn numbered(values: &Value) -> Value {
+    values.as_array().unwrap().iter().cloned().enumerate().map(|(i, v)| serde_json::json!([i, v])).collect()
+}
+
+fn matches_tiny_references(name: &str, m: &FloatModel) {
+    for p in json("tiny/tiny_refs.json")["models"][name]["prompts"].as_array().unwrap() {
+        let prompt = m.tokenizer.encode(p["text"].as_str().unwrap());
+        assert_eq!(prompt, ids(&p["prompt_ids"]), "{name}");
+        let (tokens, first, last) = greedy(&m.model, &m.linear, &prompt, 16);
+        assert_eq!(tokens, ids(&p["f64_ids"]), "{name}");
+        assert!(distance(&first, &p["top5_f64"]) < 1e-3);
+        assert!(distance(&first, &numbered(&p["logits_first8_f64"])) < 1e-3);
+        assert!(distance(&last, &numbered(&p["logits_last_step_first8_f64"])) < 1e-3);
+    }
+}
+
+#[test]
+fn tiny_models_match_their_references() {
+    for name in ["gpt2", "llama"] {
+        let m = model::load_float(&tiny(&format!("tiny-{name}.gguf")), &quiet).unwrap();
+        matches_tiny_references(name, &m);
+    }
+}
+
+#[test]
+fn one_call_with_many_positions_equals_many_calls() {
+    for name in ["tiny-gpt2.gguf", "tiny-llama.gguf"] {
+        let m = model::load_float(&tiny(name), &quiet).unwrap();
+        let prompt = m.tokenizer.encode("the quick brown fox jumps over the lazy dog");
+        let (call, vocab) = (Call::default(), m.model.config().vocab);
+        let (mut all, mut one) = (Vec::new(), Vec::new());
+        m.model.forward_all(&m.linear, &call, &prompt, &mut m.model.new_cache(), &mut all).unwrap();
+        let mut cache = m.model.new_cache();
+        for (i, token) in prompt.iter().enumerate() {
+            m.model.forward(&m.linear, &call, &[*token], &mut cache, &mut one).unwrap();
+            assert_eq!(one, &all[i * vocab..(i + 1) * vocab], "{name} position {i}");
+        }
+        assert_eq!(cache.len(), prompt.len());
+        // Going back is the same as never having been there.
+        cache.truncate(3);
+        m.model.forward(&m.linear, &call, &prompt[3..], &mut cache, &mut one).unwrap();
+        assert_eq!(one, &all[(prompt.len() - 1) * vocab..]);
+    }
+}
+
+#[test]
+fn requests_that_do_not_fit_are_the_clients_fault() {
+    let m = model::load_float(&tiny("tiny-llama.gguf"), &quiet).unwrap();
+    let (call, mut cache, mut logits) = (Call::default(), m.model.new_cache(), Vec::new());
+    let mut run = |tokens: &[u32]| m.model.forward(&m.linear, &call, tokens, &mut cache, &mut logits);
+    let error = run(&[1; 257]).unwrap_err();
+    assert!(matches!(error, Error::Client(_)));
+    assert_eq!(error.to_string(), "prompt of 257 tokens exceeds the model's context of 256");
+    run(&[1; 256]).unwrap();
+    assert_eq!(run(&[1]).unwrap_err().to_string(), "sequence of 257 tokens exceeds the model's context of 256");
+    let mut cache = m.model.new_cache();
+    let mut run = |tokens: &[u32]| m.model.forward(&m.linear, &call, tokens, &mut cache, &mut logits);
+    assert_eq!(run(&[]).unwrap_err().to_string(), "the prompt is empty");
+    assert_eq!(run(&[260]).unwrap_err().to_string(), "a token id is outside the vocabulary of 260");
+    call.cancel();
+    assert!(matches!(m.model.forward(&m.linear, &call, &[1], &mut cache, &mut logits), Err(Error::Cancelled)));
+    assert!(cache.is_empty());
+}
+
+/// Fails at one matrix.
+struct Failing<'a>(&'a dyn Linear, LinearId);
+
+impl Linear for Failing<'_> {
+    fn apply(&self, call: &Call, id: LinearId, xs: &[f32], vectors: usize, ys: &mut [f32]) -> Result<(), Error> {
+        if id == self.1 {
+            return Err(Error::Evaluator("gone".to_owned()));
+        }
+        self.0.apply(call, id, xs, vectors, ys)
+    }
+}
+
+#[test]
+fn a_failed_pass_leaves_the_cache_as_it_was() {
+    let m = model::load_float(&tiny("tiny-llama.gguf"), &quiet).unwrap();
+    let (call, mut cache, mut logits, mut expected) = (Call::default(), m.model.new_cache(), Vec::new(), Vec::new());
+    m.model.forward(&m.linear, &call, &[5, 6, 7], &mut m.model.new_cache(), &mut expected).unwrap();
+    m.model.forward(&m.linear, &call, &[5], &mut cache, &mut logits).unwrap();
+    for id in m.model.config().linear_ids() {
+        let failing = Failing(&m.linear, id);
+        assert!(matches!(m.model.forward(&failing, &call, &[9, 9], &mut cache, &mut logits), Err(Error::Evaluator(_))));
+        assert_eq!(cache.len(), 1);
+    }
+    m.model.forward(&m.linear, &call, &[6, 7], &mut cache, &mut logits).unwrap();
+    assert_eq!(logits, expected);
+}
+
+#[test]
+fn every_tensor_type_is_bit_exact() {
+    let bytes = std::fs::read(testdata().join("tiny/dequant.gguf")).unwrap();
+    let golden = Gguf::parse("dequant.gguf", bytes).unwrap();
+    let mut checked = 0;
+    for (name, info) in golden.tensors().iter().filter(|(name, _)| !name.ends_with(".f32")) {
+        let expected = golden.weights(&format!("{name}.f32")).unwrap();
+        let found = golden.weights(name).unwrap();
+        assert_eq!(format!("{:?}", info.kind), *name);
+        assert_eq!(found.len(), expected.len());
+        for (i, (a, b)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(a.to_bits(), b.to_bits(), "{name} weight {i}: {a} and {b}");
+        }
+        checked += 1;
+    }
+    assert_eq!(checked, 10);
+    assert_eq!(dequant::dequantize(dequant::TensorType::F32, &1.5f32.to_le_bytes()), [1.5]);
+}
+
+/// SmolLM2's file, or why there is none.
+fn smollm2() -> Result<String, String> {
+    let file = "SmolLM2-135M-Instruct.Q4_1.gguf";
+    if let Ok(path) = std::env::var("BIFROST_SMOLLM2") {
+        return Ok(path);
+    }
+    let cache = std::env::var("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|_| std::env::var("HOME").map(|home| Path::new(&home).join(".cache")));
+    let path = cache.map_err(|_| "no cache directory".to_owned())?.join("bifrost/models").join(file);
+    if path.is_file() { Ok(path.display().to_string()) } else { Err(format!("{} is absent", path.display())) }
+}
+
+#[test]
+fn smollm2_matches_its_references() {
+    let path = match smollm2() {
+        Ok(path) => path,
+        Err(why) => return eprintln!("skipped: {why}; run `bifrost model fetch smollm2-135m`"),
+    };
+    let refs = json("smollm2_refs.json");
+    let m = model::load_float(&path, &quiet).unwrap();
+    let chat = m.chat.as_ref().unwrap();
+    for v in refs["tokenizer"]["vectors"].as_array().unwrap() {
+        let text = v["text"].as_str().unwrap();
+        assert_eq!(m.tokenizer.encode(text), ids(&v["ids"]), "{text:?}");
+    }
+    let ends: Vec<u32> = m.tokenizer.eog().collect();
+    assert_eq!(ends, [0, 2, 4]);
+    let mut worst = 0f64;
+    for p in refs["prompts"].as_array().unwrap() {
+        let prompt = ids(&p["prompt_ids"]);
+        if let Some(messages) = p["messages"].as_array() {
+            let messages: Vec<(&str, &str)> =
+                messages.iter().map(|m| (m["role"].as_str().unwrap(), m["content"].as_str().unwrap())).collect();
+            assert_eq!(chat.render(&messages).unwrap(), p["prompt"].as_str().unwrap());
+        }
+        assert_eq!(m.tokenizer.encode(p["prompt"].as_str().unwrap()), prompt);
+        let expected = ids(&p["ids"]);
+        let (tokens, first, _) = greedy(&m.model, &m.linear, &prompt, expected.len());
+        assert_eq!(tokens, expected);
+        worst = worst.max(distance(&first, &p["top5_first"]));
+    }
+    assert!(worst <= 1e-3, "largest logit difference {worst}");
+    for r in refs["layers"].as_array().unwrap() {
+        let prompt = ids(&r["prompt_ids"]);
+        let d = m.model.config().d_model;
+        m.model
+            .observe(&m.linear, &prompt, &mut m.model.new_cache(), &mut |l, x| {
+                let last = &x[x.len() - d..];
+                let wrong = distance(last, &numbered(&r["layers"][l]["last_first8"]));
+                assert!(wrong < 1e-3, "block {l}: {wrong}");
+            })
+            .unwrap();
+    }
+    eprintln!("smollm2: largest logit difference {worst:.1e}");
+}
+
+#[test]
+fn quantized_and_float_models_agree_on_shapes() {
+    for name in ["tiny-gpt2.gguf", "tiny-llama.gguf"] {
+        for weights in [Weights::W8, Weights::W16] {
+            let m = model::load(&tiny(name), weights, &quiet).unwrap();
+            let mut found: Vec<LinearId> = m.linears.iter().map(|q| q.id).collect();
+            found.sort_unstable();
+            let mut expected = m.model.config().linear_ids();
+            expected.sort_unstable();
+            assert_eq!(found, expected);
+            for q in &m.linears {
+                assert_eq!((q.rows, q.cols()), m.model.config().linear_shape(q.id.group), "{}", q.id);
+            }
+        }
+    }
+}
