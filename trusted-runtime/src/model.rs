@@ -112,7 +112,17 @@ impl Model {
         Ok(())
     }
 
-    /// As [`Model::forward`] without the LM head; `observe` sees the residual stream, [tokens][d_model], after
+    /// As [`Model::forward`] without the LM head, for all but the last part of a long prompt.
+    ///
+    /// # Errors
+    /// As [`Model::forward`].
+    pub fn prefill(&self, linear: &dyn Linear, call: &Call, tokens: &[u32], cache: &mut KvCache) -> Result<(), Error> {
+        self.hidden(linear, call, tokens, cache, &mut |_, _| {})?;
+        cache.commit(tokens.len());
+        Ok(())
+    }
+
+    /// As [`Model::prefill`]; `observe` sees the residual stream, [tokens][d_model], after
     /// every block. For comparing with reference implementations.
     ///
     /// # Errors
