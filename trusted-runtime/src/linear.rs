@@ -1,8 +1,10 @@
 //! The ways to compute `y = W·x`, behind one trait. Every implementation over the same quantized
 //! matrices computes the same integers and therefore returns the same f32 values, bit for bit.
 
+pub mod direct;
 pub mod float;
 pub mod integer;
+pub mod link;
 pub mod local;
 #[cfg(test)]
 mod testing;

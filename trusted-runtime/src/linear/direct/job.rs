@@ -1,0 +1,295 @@
+//! One attempt at one job: encrypt and send, receive and decrypt.
+
+use super::platform;
+use crate::{
+    Error,
+    linear::{
+        Call,
+        link::{Event, POLL, Session, clean},
+    },
+};
+use bytes::Bytes;
+use kernels::wire;
+use proto::v1::{FailureKind, JobCancel, JobFailure, JobHeader, JobPart, JobTiming, TileJob, tile_job};
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, RecvTimeoutError},
+    },
+    time::{Duration, Instant},
+};
+use trusted_he::{Answer, Decryptor, Encryptor, MatrixCipher, Scratch, Secret, Unverified};
+
+/// Bytes of one part, at most: large enough that a message's own cost vanishes, small enough to overlap.
+const PART_BYTES: usize = 192 << 10;
+/// Parts that one vector is cut into for overlap, at least, if it has as many blocks.
+const LEAST_PARTS: usize = 4;
+
+/// Why an attempt gave no numbers.
+pub(super) enum Failure {
+    /// The caller does not want them any more.
+    Cancelled,
+    /// Trying again may help.
+    Again(String),
+    /// The evaluator has broken the contract; its answers are of no use.
+    Hostile(String),
+    /// Our own fault, or our machine's.
+    Local(Error),
+}
+
+impl From<trusted_he::Error> for Failure {
+    fn from(e: trusted_he::Error) -> Self {
+        match e {
+            trusted_he::Error::Answer(what) => Self::Hostile(what),
+            e => Self::Local(platform(e)),
+        }
+    }
+}
+
+/// What an attempt works with.
+pub(super) struct Job<'a> {
+    pub(super) session: &'a Session,
+    pub(super) call: &'a Call,
+    pub(super) cipher: &'a MatrixCipher,
+    pub(super) matrix_id: &'a [u8; 32],
+    pub(super) vectors: usize,
+    pub(super) deadline: Duration,
+    pub(super) threads: usize,
+    pub(super) pool: Option<&'a rayon::ThreadPool>,
+}
+
+/// An announced job; forgotten on drop, and cancelled unless it was answered.
+struct Announced<'a> {
+    session: &'a Session,
+    id: u64,
+    ends: Instant,
+    answered: bool,
+}
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        self.session.forget(self.id);
+        if !self.answered {
+            self.session.try_send(message(self.id, tile_job::Body::Cancel(JobCancel {})));
+        }
+    }
+}
+
+fn message(job_id: u64, body: tile_job::Body) -> TileJob {
+    TileJob { job_id, body: Some(body) }
+}
+
+/// The contract's integers; every size here has passed the contract's limits when the matrix was uploaded.
+fn small(x: usize) -> u32 {
+    u32::try_from(x).unwrap_or(u32::MAX)
+}
+
+impl Job<'_> {
+    /// `sums` is [vectors][int8 rows], `ints` [vectors][cols].
+    pub(super) fn run(&self, ints: &[i32], sums: &mut [i32]) -> Result<(), Failure> {
+        let tiling = self.cipher.tiling();
+        let params = self.cipher.ring().params();
+        let bytes = tiling.tiles() * (wire::HEADER + 1) + wire::encoded_len(params, self.vectors * tiling.rows());
+        let (id, events) = self.session.register(tiling.tiles(), bytes).map_err(Failure::Again)?;
+        let mut job = Announced { session: self.session, id, ends: Instant::now() + self.deadline, answered: false };
+        self.call.meter.round_trips.fetch_add(1, Ordering::Relaxed);
+
+        let start = Instant::now();
+        let mut scratch = Scratch::new()?;
+        let (mut encryptors, mut decryptors) = (Vec::new(), Vec::new());
+        for x in ints.chunks_exact(tiling.cols()) {
+            let secret = Secret::random(self.cipher.ring(), scratch.random());
+            let (encryptor, decryptor) = self.cipher.begin(secret, x)?;
+            encryptors.push(encryptor);
+            decryptors.push(decryptor);
+        }
+        self.encrypt(&job, &encryptors, &mut scratch)?;
+        drop(encryptors);
+        let mut crypto = start.elapsed();
+        let mut waited = Duration::ZERO;
+        let timing = self.collect(
+            &job,
+            &events,
+            |answer| {
+                let start = Instant::now();
+                let result = self.decrypt(&decryptors, answer, &mut scratch, sums);
+                crypto += start.elapsed();
+                result
+            },
+            &mut waited,
+        );
+        job.answered = timing.is_ok();
+        self.account(crypto, waited, timing.as_ref().ok().copied().unwrap_or_default());
+        timing.map(|_| ())
+    }
+
+    /// The evaluator's own time counts as far as the enclave waited for it; the rest of the waiting is the wire.
+    fn account(&self, crypto: Duration, waited: Duration, timing: JobTiming) {
+        let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        let evaluator = timing.compute_ns.saturating_add(timing.queued_ns).min(ns(waited));
+        let meter = &self.call.meter;
+        let add = |to: &AtomicU64, x: u64| to.fetch_add(x, Ordering::Relaxed);
+        add(&meter.crypto_ns, ns(crypto));
+        add(&meter.evaluator_ns, evaluator);
+        add(&meter.wire_ns, ns(waited) - evaluator);
+    }
+
+    fn wanted(&self, job: &Announced<'_>) -> Result<(), Failure> {
+        if self.call.is_cancelled() {
+            return Err(Failure::Cancelled);
+        }
+        if Instant::now() >= job.ends {
+            return Err(Failure::Again(format!("no answer within {:.1} s", self.deadline.as_secs_f64())));
+        }
+        Ok(())
+    }
+
+    fn send(&self, job: &Announced<'_>, body: tile_job::Body) -> Result<(), Failure> {
+        if self.session.send(message(job.id, body), || self.wanted(job).is_ok()) {
+            return Ok(());
+        }
+        self.wanted(job)?;
+        Err(Failure::Again("the session closed while sending".into()))
+    }
+
+    /// Encrypts every block of every vector and sends it, on all threads.
+    fn encrypt(&self, job: &Announced<'_>, vectors: &[Encryptor<'_>], scratch: &mut Scratch) -> Result<(), Failure> {
+        let deadline_ms = u32::try_from(self.deadline.as_millis()).unwrap_or(u32::MAX).max(1);
+        let matrix_id = Bytes::copy_from_slice(self.matrix_id);
+        let header = JobHeader { matrix_id, vectors: small(vectors.len()), deadline_ms };
+        self.send(job, tile_job::Body::Header(header))?;
+        let params = self.cipher.ring().params();
+        let blocks = self.cipher.tiling().blocks();
+        let block_bytes = wire::encoded_len(params, self.cipher.ring().n());
+        let limit = PART_BYTES.min(self.session.max_message.saturating_sub(1024)) / block_bytes;
+        let share = limit.min(blocks.div_ceil(LEAST_PARTS)).max(1);
+        let work = |scratch: &mut Scratch| -> Result<(), Failure> {
+            let mut words = Vec::new();
+            for (v, encryptor) in vectors.iter().enumerate() {
+                while let Some(part) = encryptor.take(share) {
+                    self.wanted(job)?;
+                    let (first_block, len) = (small(part.first()), part.len());
+                    words.resize(len * self.cipher.ring().n(), 0);
+                    part.encrypt(scratch, &mut words)?;
+                    let mut bytes = Vec::with_capacity(wire::encoded_len(params, words.len()));
+                    wire::encode(params, wire::Kind::Ntt, &words, &mut bytes);
+                    self.call.meter.bytes_up.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    let part = JobPart { vector: small(v), first_block, blocks: bytes.into() };
+                    self.send(job, tile_job::Body::Part(part))?;
+                }
+            }
+            Ok(())
+        };
+        let pool = self.pool.filter(|_| vectors.len() * blocks > share);
+        self.everywhere(pool, scratch, work)
+    }
+
+    /// Runs `work` on the caller and on every helper of the pool; the first failure wins.
+    fn everywhere(
+        &self,
+        pool: Option<&rayon::ThreadPool>,
+        scratch: &mut Scratch,
+        work: impl Fn(&mut Scratch) -> Result<(), Failure> + Sync,
+    ) -> Result<(), Failure> {
+        let Some(pool) = pool else { return work(scratch) };
+        let failed: Mutex<Option<Failure>> = Mutex::new(None);
+        let note = |result: Result<(), Failure>| {
+            if let Err(f) = result {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(f);
+            }
+        };
+        pool.in_place_scope(|scope| {
+            for _ in 1..self.threads {
+                scope.spawn(|_| note(Scratch::new().map_err(Failure::from).and_then(|mut s| work(&mut s))));
+            }
+            note(work(scratch));
+        });
+        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
+    /// Receives until every tile has come once; `decrypt` gets each checked part.
+    fn collect(
+        &self,
+        job: &Announced<'_>,
+        events: &Receiver<Event>,
+        mut decrypt: impl FnMut(&Answer) -> Result<(), Failure>,
+        waited: &mut Duration,
+    ) -> Result<JobTiming, Failure> {
+        let mut seen = vec![false; self.cipher.tiling().tiles()];
+        let mut missing = seen.len();
+        let mut timing = JobTiming::default();
+        while missing > 0 {
+            let start = Instant::now();
+            let event = loop {
+                match events.recv_timeout(POLL) {
+                    Ok(event) => break event,
+                    Err(RecvTimeoutError::Timeout) => self.wanted(job)?,
+                    Err(RecvTimeoutError::Disconnected) => return Err(Failure::Again("the session closed".into())),
+                }
+            };
+            *waited += start.elapsed();
+            let part = match event {
+                Event::Part(part) => part,
+                Event::Failed(failure) => return Err(self.failed(&failure)),
+                Event::Lost(reason) => return Err(Failure::Again(reason)),
+            };
+            self.call.meter.bytes_down.fetch_add(part.coefficients.len() as u64, Ordering::Relaxed);
+            let unverified =
+                Unverified { first_tile: part.first_tile, tiles: part.tiles, coefficients: &part.coefficients };
+            let answer = unverified.check(self.cipher, self.vectors)?;
+            for tile in answer.tiles() {
+                if std::mem::replace(&mut seen[tile], true) {
+                    return Err(Failure::Hostile(format!("answers tile {tile} twice")));
+                }
+                missing -= 1;
+            }
+            timing = part.timing.unwrap_or(timing);
+            decrypt(&answer)?;
+            if self.call.is_cancelled() {
+                return Err(Failure::Cancelled);
+            }
+        }
+        Ok(timing)
+    }
+
+    fn failed(&self, failure: &JobFailure) -> Failure {
+        let message = clean(&failure.message);
+        match failure.kind() {
+            FailureKind::MatrixAbsent => {
+                // The next session looks up every matrix and uploads what is missing.
+                self.session.close("it has lost a matrix");
+                Failure::Again(format!("it has lost a matrix: {message}"))
+            }
+            FailureKind::Malformed => Failure::Hostile(format!("refuses a job as malformed: {message}")),
+            kind => Failure::Again(format!("{}: {message}", kind.as_str_name())),
+        }
+    }
+
+    /// Decrypts one part into `sums`, on all threads if it is large enough.
+    fn decrypt(
+        &self,
+        vectors: &[Decryptor<'_>],
+        answer: &Answer,
+        scratch: &mut Scratch,
+        sums: &mut [i32],
+    ) -> Result<(), Failure> {
+        let tiling = self.cipher.tiling();
+        let tiles = answer.tiles();
+        let rows = tiling.tile_row_range(tiles.start).start..tiling.tile_row_range(tiles.end - 1).end;
+        let mut pieces = Vec::with_capacity(vectors.len() * tiles.len());
+        for (v, sums) in sums.chunks_exact_mut(tiling.rows()).enumerate() {
+            let sums = sums[rows.clone()].chunks_mut(tiling.tile_rows());
+            pieces.extend(tiles.clone().zip(sums).map(|(tile, out)| (v, tile, out)));
+        }
+        let pool = self.pool.filter(|_| pieces.len() >= 2 * self.threads);
+        let pieces = Mutex::new(pieces.into_iter());
+        self.everywhere(pool, scratch, |scratch| {
+            loop {
+                let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some((v, tile, out)) = next else { return Ok(()) };
+                vectors[v].decrypt_tile(answer, v, tile, scratch, out)?;
+            }
+        })
+    }
+}

@@ -1,0 +1,1 @@
+//! Against an evaluator in this process, honest and not.

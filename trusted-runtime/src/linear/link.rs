@@ -1,0 +1,208 @@
+//! The connection to the evaluator: kept up by a task of its own, shared by all callers.
+
+mod session;
+
+pub(crate) use session::{Event, Session};
+
+use crate::{
+    Error,
+    linear::Call,
+    planner::{Plan, residency::Wish},
+};
+use kernels::Ring;
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{runtime::Handle, sync::watch, task::JoinHandle};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use zeroize::Zeroizing;
+
+/// How often a blocked caller looks whether it is still wanted.
+pub(crate) const POLL: Duration = Duration::from_millis(2);
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const LAST_BACKOFF: Duration = Duration::from_secs(2);
+/// HTTP/2 flow control windows: larger than what one layer has in flight, so that it never waits for an update.
+const STREAM_WINDOW: u32 = 16 << 20;
+const CONNECTION_WINDOW: u32 = 32 << 20;
+
+/// Where the evaluator is and how patient to be.
+pub struct EvaluatorConfig {
+    /// `https://host:port`; `http://` only with `danger_plaintext`.
+    pub endpoint: String,
+    /// PEM: who may sign the evaluator's certificate.
+    pub ca: Vec<u8>,
+    /// PEM: this runtime's certificate chain.
+    pub cert: Vec<u8>,
+    /// PEM: this runtime's private key.
+    pub key: Zeroizing<Vec<u8>>,
+    /// Allows `http://` to a loopback address.
+    pub danger_plaintext: bool,
+    /// How long one linear call keeps trying while the evaluator is gone or fails.
+    pub retry_for: Duration,
+    /// How long one job may take.
+    pub deadline: Duration,
+    /// Which matrices should be held in NTT form.
+    pub residency: Wish,
+}
+
+impl EvaluatorConfig {
+    /// The checked endpoint.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the setting, what was found and what is allowed.
+    pub fn endpoint(&self) -> Result<Endpoint, Error> {
+        let fail = |what: String| Error::Config(format!("evaluator endpoint {}: {what}", self.endpoint));
+        let endpoint = Endpoint::from_shared(self.endpoint.clone()).map_err(|e| fail(e.to_string()))?;
+        let host = endpoint.uri().host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let endpoint = match endpoint.uri().scheme_str() {
+            Some("https") => {
+                let tls = ClientTlsConfig::new()
+                    .ca_certificate(Certificate::from_pem(&self.ca))
+                    .identity(Identity::from_pem(&self.cert, self.key.as_slice()));
+                endpoint.tls_config(tls).map_err(|e| fail(chain(&e)))?
+            }
+            Some("http") if !self.danger_plaintext => {
+                return Err(fail("plaintext needs danger_plaintext; expected https://".into()));
+            }
+            Some("http") if host != "localhost" && !host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()) => {
+                return Err(fail("danger_plaintext needs a loopback address".into()));
+            }
+            Some("http") => endpoint,
+            _ => return Err(fail("expected https://host:port".into())),
+        };
+        Ok(endpoint
+            .connect_timeout(Duration::from_secs(5))
+            .tcp_nodelay(true)
+            .http2_adaptive_window(false)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_frame_size(1 << 20)
+            .http2_keep_alive_interval(Duration::from_secs(10))
+            .keep_alive_timeout(Duration::from_secs(20))
+            .keep_alive_while_idle(true))
+    }
+}
+
+/// An error with its causes, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut out = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let text = cause.to_string();
+        if !out.contains(&text) {
+            out = format!("{out}: {text}");
+        }
+        next = cause.source();
+    }
+    out
+}
+
+/// Text from the other side, made fit for a log line.
+pub(crate) fn clean(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+/// What a session needs to know about the model.
+pub(crate) struct Residents {
+    pub(crate) ring: Ring,
+    pub(crate) plan: Arc<Plan>,
+    /// Digest of each matrix, in the plan's order.
+    pub(crate) ids: Vec<[u8; 32]>,
+    pub(crate) residency: Wish,
+}
+
+#[derive(Clone)]
+enum State {
+    Down { reason: String, fatal: bool },
+    Up(Arc<Session>),
+}
+
+/// Keeps one session open and hands it out.
+pub(crate) struct Link {
+    pub(crate) endpoint: String,
+    handle: Handle,
+    state: watch::Receiver<State>,
+    keeper: JoinHandle<()>,
+}
+
+impl Link {
+    /// Starts to connect, and to reconnect whenever a session ends.
+    pub(crate) fn open(config: &EvaluatorConfig, residents: Residents, handle: Handle) -> Result<Self, Error> {
+        let endpoint = config.endpoint()?;
+        let (publish, state) = watch::channel(State::Down { reason: "not connected yet".into(), fatal: false });
+        let keeper = handle.spawn(keep(config.endpoint.clone(), endpoint, residents, publish, handle.clone()));
+        Ok(Self { endpoint: config.endpoint.clone(), handle, state, keeper })
+    }
+
+    /// The session, if there is one now.
+    pub(crate) fn current(&self) -> Option<Arc<Session>> {
+        match &*self.state.borrow() {
+            State::Up(session) if session.is_open() => Some(session.clone()),
+            _ => None,
+        }
+    }
+
+    /// Waits for a session until `until`. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Evaluator`] with the last reason, at once if waiting cannot help; [`Error::Cancelled`].
+    pub(crate) fn session(&self, call: &Call, until: Instant) -> Result<Arc<Session>, Error> {
+        if let Some(session) = self.current() {
+            return Ok(session);
+        }
+        let start = Instant::now();
+        let mut state = self.state.clone();
+        loop {
+            if call.is_cancelled() {
+                return Err(Error::Cancelled);
+            }
+            let now = state.borrow_and_update().clone();
+            match now {
+                State::Up(session) if session.is_open() => return Ok(session),
+                State::Down { reason, fatal } if fatal || Instant::now() >= until => {
+                    let waited = start.elapsed().as_secs_f64();
+                    return Err(Error::Evaluator(format!("at {} is gone for {waited:.1} s: {reason}", self.endpoint)));
+                }
+                State::Up(_) if Instant::now() >= until + LAST_BACKOFF => {
+                    return Err(Error::Evaluator(format!("at {} has closed its session", self.endpoint)));
+                }
+                _ => {
+                    let _ = self.handle.block_on(async { tokio::time::timeout(POLL, state.changed()).await });
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.keeper.abort();
+        if let Some(session) = self.current() {
+            session.close("the runtime is done with it");
+        }
+    }
+}
+
+async fn keep(name: String, endpoint: Endpoint, residents: Residents, publish: watch::Sender<State>, handle: Handle) {
+    let mut backoff = FIRST_BACKOFF;
+    let mut last = String::new();
+    loop {
+        let (reason, fatal) = match Session::open(&endpoint, &residents, handle.clone()).await {
+            Ok((session, end)) => {
+                backoff = FIRST_BACKOFF;
+                publish.send_replace(State::Up(session));
+                (end.await.unwrap_or_else(|_| "the session task ended".into()), false)
+            }
+            Err(e) => (e.reason, e.fatal),
+        };
+        if reason != last {
+            tracing::warn!(evaluator = name, reason, "evaluator connection is down; retrying");
+            last.clone_from(&reason);
+        }
+        publish.send_replace(State::Down { reason, fatal });
+        tokio::time::sleep(backoff).await;
+        backoff = (backoff * 2).min(LAST_BACKOFF);
+    }
+}
