@@ -79,19 +79,19 @@ impl Deployment {
     pub async fn start(setup: &Setup, progress: &Arc<Progress>) -> Result<Self, Error> {
         let (evaluator_program, runtime_program) = (program(EVALUATOR)?, program(RUNTIME)?);
         let certificates = Certificates::issue()?;
-        let launch = |program: PathBuf, args: Vec<OsString>, port_file: &str| Launch {
+        let launch = |name: &'static str, program: PathBuf, args: Vec<OsString>, port_file: &str| Launch {
             program,
             args,
             port_file: certificates.dir().join(port_file),
-            envs: Vec::new(),
-            watch: Some(watch(progress, setup.daemons.verbose)),
+            envs: vec![("NO_COLOR".into(), "1".into())],
+            watch: Some(watch(name, progress, setup.daemons.verbose)),
         };
 
         progress.busy("starting the daemons");
         let mut evaluator = match setup.protocol {
             Protocol::Direct => {
                 let args = evaluator_args(&setup.daemons, &certificates);
-                Some(Daemon::start(launch(evaluator_program, args, "evaluator.port"))?)
+                Some(Daemon::start(launch(EVALUATOR, evaluator_program, args, "evaluator.port"))?)
             }
             Protocol::Local => None,
         };
@@ -100,7 +100,7 @@ impl Deployment {
             None => None,
         };
         let args = runtime_args(setup, &certificates, evaluator_port);
-        let mut runtime = Daemon::start(launch(runtime_program, args, "runtime.port"))?;
+        let mut runtime = Daemon::start(launch(RUNTIME, runtime_program, args, "runtime.port"))?;
         progress.busy("loading the model");
         let port = runtime.port(START_LIMIT).await?;
         let address = Address {
@@ -224,12 +224,39 @@ fn tls(certificates: &Certificates, role: Role) -> [OsString; 6] {
     ]
 }
 
-/// Passes daemon lines on when asked to; they stay available for error messages in any case.
-fn watch(progress: &Arc<Progress>, verbose: bool) -> Watch {
-    let progress = Arc::clone(progress);
+/// What happens to a daemon's log lines: warnings are passed on, anything else is the line that says what is going
+/// on now, and all of them are passed on when asked to. They stay available for error messages in any case.
+fn watch(name: &'static str, progress: &Arc<Progress>, verbose: bool) -> Watch {
+    let progress = Arc::downgrade(progress);
     Box::new(move |line| {
-        if verbose {
-            progress.say(line);
+        let Some(progress) = progress.upgrade() else { return };
+        match message(line) {
+            _ if verbose => progress.say(&format!("{name}: {line}")),
+            // Announced in the client's own words, on every run.
+            Some(("WARN", text)) if text.starts_with("attestation:") => {}
+            Some(("WARN" | "ERROR", text)) => progress.say(&format!("{name}: {text}")),
+            Some(("INFO", text)) => progress.refine(text),
+            _ => {}
         }
     })
+}
+
+/// Level and message of a log line of the form `TIME LEVEL message`; `None` for anything else.
+fn message(line: &str) -> Option<(&str, &str)> {
+    let (_, rest) = line.split_once(' ')?;
+    let (level, text) = rest.trim_start().split_once(' ')?;
+    ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"].contains(&level).then_some((level, text.trim_start()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_lines_are_told_from_other_lines() {
+        let line = "2026-11-30T13:00:00.000000Z  WARN evaluator absent";
+        assert_eq!(message(line), Some(("WARN", "evaluator absent")));
+        assert_eq!(message("trusted-runtime: no such file"), None);
+        assert_eq!(message(""), None);
+    }
 }

@@ -4,8 +4,8 @@
 //! stay readable. Messages never contain prompts or generated text.
 
 use std::io::IsTerminal;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
@@ -16,12 +16,15 @@ const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Where progress goes. Shared by reference between threads.
 pub struct Progress {
     bar: Mutex<Option<ProgressBar>>,
+    said: Mutex<Instant>,
+    waiting: AtomicBool,
     terminal: bool,
 }
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { bar: Mutex::new(None), terminal: std::io::stderr().is_terminal() }
+        let terminal = std::io::stderr().is_terminal();
+        Self { bar: Mutex::new(None), said: Mutex::new(Instant::now()), waiting: AtomicBool::new(false), terminal }
     }
 }
 
@@ -34,9 +37,15 @@ impl Progress {
         }
     }
 
-    /// What is going on now: the redrawn line on a terminal, nothing elsewhere.
+    /// What is going on now: the redrawn line on a terminal, elsewhere a whole line every few seconds.
     pub fn busy(&self, what: impl Into<String>) {
+        self.waiting.store(true, Ordering::Relaxed);
         if !self.terminal {
+            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            if said.elapsed() > LINE_EVERY {
+                *said = Instant::now();
+                eprintln!("{}", what.into());
+            }
             return;
         }
         let mut slot = self.lock();
@@ -48,8 +57,16 @@ impl Progress {
         bar.set_message(what.into());
     }
 
+    /// Says in more detail what is going on, if anything is.
+    pub fn refine(&self, detail: &str) {
+        if self.waiting.load(Ordering::Relaxed) {
+            self.busy(detail);
+        }
+    }
+
     /// Removes the redrawn line.
     pub fn idle(&self) {
+        self.waiting.store(false, Ordering::Relaxed);
         if let Some(bar) = self.lock().take() {
             bar.finish_and_clear();
         }
@@ -73,7 +90,7 @@ impl Progress {
         Transfer { progress: self, what: what.to_owned(), total, done: 0, said: Instant::now() }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<ProgressBar>> {
+    fn lock(&self) -> MutexGuard<'_, Option<ProgressBar>> {
         self.bar.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

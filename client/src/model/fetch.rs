@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -152,11 +153,13 @@ impl From<Error> for Miss {
 fn from_hub(request: &Request<'_>) -> Result<NamedTempFile, Miss> {
     let Request { entry, sources, progress, .. } = request;
     let url = format!("{}/{}/resolve/main/{}", sources.hub, entry.repository, entry.file);
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let agent = ureq::Agent::new_with_config(
         ureq::Agent::config_builder()
             .timeout_resolve(Some(CONNECT_TIMEOUT))
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_per_read(Some(READ_TIMEOUT))
+            .tls_config(ureq::tls::TlsConfig::builder().unversioned_rustls_crypto_provider(provider).build())
             .build(),
     );
     progress.busy(format!("asking {} for {}", sources.hub, entry.file));
