@@ -1,1 +1,270 @@
 //! Against an evaluator in this process, honest and not.
+
+mod fake;
+
+use super::*;
+use crate::{
+    linear::{
+        local::LocalLinear,
+        testing::{id, plan_of, ring, vector},
+    },
+    model::quantize::Weights,
+    planner::residency::Wish,
+};
+use fake::{Fake, Mode};
+use proto::v1::FailureKind;
+use std::thread;
+use tokio::runtime::{Builder, Runtime};
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn config(endpoint: String, retry_for: u64) -> EvaluatorConfig {
+    EvaluatorConfig {
+        endpoint,
+        ca: Vec::new(),
+        cert: Vec::new(),
+        key: Zeroizing::default(),
+        danger_plaintext: true,
+        retry_for: Duration::from_secs(retry_for),
+        deadline: Duration::from_secs(30),
+        residency: Wish::Auto,
+    }
+}
+
+/// An evaluator, the runtime it lives in, and a connection to it.
+struct Pair {
+    fake: Fake,
+    plan: Arc<Plan>,
+    direct: DirectLinear,
+    _runtime: Runtime,
+}
+
+fn pair(mode: Mode, weights: Weights, shapes: &[(usize, usize)], threads: usize, retry_for: u64) -> Pair {
+    let runtime = runtime();
+    let fake = Fake::new(ring(), mode);
+    let address = fake.serve(&runtime);
+    let plan = plan_of(weights, shapes);
+    let config = config(format!("http://{address}"), retry_for);
+    let direct = DirectLinear::new(&config, &ring(), plan.clone(), runtime.handle().clone(), threads).unwrap();
+    Pair { fake, plan, direct, _runtime: runtime }
+}
+
+impl Pair {
+    fn apply(&self, call: &Call, layer: u32, vectors: usize) -> Result<Vec<f32>, Error> {
+        let m = &self.plan.matrices[layer as usize].matrix;
+        let xs: Vec<f32> = (0..vectors).flat_map(|v| vector(m.int8.cols(), v as u64)).collect();
+        let mut ys = vec![f32::NAN; vectors * m.rows];
+        self.direct.apply(call, id(layer), &xs, vectors, &mut ys)?;
+        let mut local = vec![f32::NAN; vectors * m.rows];
+        let reference = LocalLinear::new(ring(), self.plan.clone(), 1)?;
+        reference.apply(&Call::default(), id(layer), &xs, vectors, &mut local)?;
+        assert!(ys.iter().zip(&local).all(|(a, b)| a.to_bits() == b.to_bits()), "direct differs from local");
+        Ok(ys)
+    }
+
+    fn uploads(&self) -> usize {
+        *self.fake.0.uploads.lock().unwrap()
+    }
+}
+
+const SHAPES: [(usize, usize); 3] = [(70, 130), (5, 3), (129, 64)];
+
+#[test]
+fn direct_equals_local_to_the_bit() {
+    for weights in [Weights::W8, Weights::W16] {
+        for threads in [1, 2] {
+            let pair = pair(Mode::Honest, weights, &SHAPES, threads, 20);
+            for (layer, vectors) in [(0, 1), (1, 1), (2, 3), (1, 70)] {
+                pair.apply(&Call::default(), layer, vectors).unwrap();
+            }
+            assert_eq!(pair.uploads(), 3);
+        }
+    }
+}
+
+#[test]
+fn the_meter_and_the_description_are_filled() {
+    let pair = pair(Mode::Honest, Weights::W8, &SHAPES, 1, 20);
+    let call = Call::default();
+    pair.apply(&call, 0, 2).unwrap();
+    let cost = call.meter.snapshot();
+    let blocks = pair.plan.matrices[0].tiling.blocks() as u64;
+    assert_eq!((cost.round_trips, cost.retries), (1, 0));
+    assert!(cost.bytes_up >= 2 * blocks * 2048 * 51 / 8 && cost.bytes_up < 2 * blocks * (2048 * 51 / 8 + 17));
+    assert!(cost.bytes_down >= 2 * 70 * 51 / 8 && cost.crypto_ns > 0 && cost.evaluator_ns <= 1001);
+    let info = pair.direct.describe().unwrap();
+    assert_eq!((info.backend.as_str(), info.pinned_layers, info.fallback_layers), ("fake", 0, 3));
+    assert!(info.bytes_per_weight > 0.0 && info.endpoint.starts_with("http://127.0.0.1:"));
+}
+
+#[test]
+fn several_calls_share_the_stream() {
+    let pair = pair(Mode::Honest, Weights::W8, &SHAPES, 2, 20);
+    thread::scope(|s| {
+        for t in 0..4 {
+            let pair = &pair;
+            s.spawn(move || {
+                for k in 0..6 {
+                    pair.apply(&Call::default(), (t + k) % 3, 1 + k as usize).unwrap();
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn hostile_answers_never_become_numbers() {
+    for (mode, says) in [
+        (Mode::WrongSize, "expected"),
+        (Mode::WrongTile, "there are"),
+        (Mode::DuplicateTile, "twice"),
+        (Mode::ResidueTooLarge, "is not below q"),
+        (Mode::GarbageBytes, "magic is"),
+        (Mode::Malformed, "as malformed: as the testwishes"),
+    ] {
+        let pair = pair(mode, Weights::W8, &SHAPES, 1, 20);
+        let err = pair.apply(&Call::default(), 0, 1).expect_err("refused").to_string();
+        assert!(err.starts_with("evaluator at http://127.0.0.1:") && err.contains(says), "{mode:?}: {err}");
+        assert!(err.contains("(blk.0.down)"), "{mode:?}: {err}");
+        // The next call starts over, with an evaluator that behaves by now.
+        *pair.fake.0.mode.lock().unwrap() = Mode::Honest;
+        pair.apply(&Call::default(), 0, 1).unwrap();
+    }
+}
+
+#[test]
+fn a_stream_that_breaks_the_contract_is_dropped() {
+    for (mode, says) in [
+        (Mode::UnknownJob, "which was never sent"),
+        (Mode::TooManyParts, "answers more than job"),
+        (Mode::EmptyAnswer, "with nothing"),
+    ] {
+        let pair = pair(mode, Weights::W8, &SHAPES, 1, 1);
+        let err = pair.apply(&Call::default(), 0, 1).expect_err("refused").to_string();
+        // An honest part may arrive before the flood is noticed; then the flood ends the next call.
+        assert!(err.contains(says) || err.contains("twice"), "{mode:?}: {err}");
+        *pair.fake.0.mode.lock().unwrap() = Mode::Honest;
+        pair.apply(&Call::default(), 0, 1).unwrap();
+    }
+}
+
+#[test]
+fn failures_that_pass_are_retried_with_fresh_ciphertexts() {
+    for (mode, uploads) in [
+        (Mode::DropStreamOnce, 3),
+        (Mode::ForgetOnce, 6),
+        (Mode::FailOnce(FailureKind::Deadline), 3),
+        (Mode::FailOnce(FailureKind::Unavailable), 3),
+        (Mode::FailOnce(FailureKind::Cancelled), 3),
+        (Mode::FailOnce(FailureKind::Internal), 3),
+    ] {
+        let pair = pair(mode, Weights::W8, &SHAPES, 1, 20);
+        let call = Call::default();
+        pair.apply(&call, 0, 1).unwrap();
+        assert_eq!(call.meter.snapshot().retries, 1, "{mode:?}");
+        assert_eq!(pair.uploads(), uploads, "{mode:?}");
+        let blocks = pair.fake.0.blocks.lock().unwrap();
+        let parts = blocks.len() / 2;
+        for (first, second) in blocks[..parts].iter().zip(&blocks[parts..]) {
+            // Same vector, same A: independent secrets and errors agree on a byte in 256.
+            let same = first.iter().zip(second.iter()).skip(16).filter(|(a, b)| a == b).count();
+            assert!(same < first.len() / 64, "{mode:?}: {same} of {}", first.len());
+        }
+    }
+}
+
+#[test]
+fn patience_ends_with_a_reason() {
+    let unavailable = pair(Mode::AlwaysUnavailable, Weights::W8, &SHAPES, 1, 1);
+    let call = Call::default();
+    let err = unavailable.apply(&call, 0, 1).expect_err("gives up").to_string();
+    assert!(err.contains("times in") && err.contains("FAILURE_KIND_UNAVAILABLE"), "{err}");
+    assert!(call.meter.snapshot().retries > 1);
+
+    let runtime = runtime();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = config(format!("http://{free}"), 1);
+    let plan = plan_of(Weights::W8, &SHAPES);
+    let err = DirectLinear::connect(&config, &ring(), plan, runtime.handle().clone(), 1).err().unwrap().to_string();
+    assert!(err.contains("is gone for ") && err.to_lowercase().contains("refused"), "{err}");
+}
+
+#[test]
+fn mismatches_are_refused_at_once_with_both_sides() {
+    for (mode, says) in [
+        (Mode::Version, "it has version 9.9.9, this runtime has"),
+        (Mode::Protocol, "it has protocol 77, this runtime has 1"),
+        (Mode::Params, "it has ring parameters abababab"),
+        (Mode::SmallMessages, "messages of 5000 bytes"),
+        (Mode::LookupOther, "it describes matrix"),
+        (Mode::NoBudget, "upload of blk.0.down: ResourceExhausted: budget 5 bytes, used 0, needed 9"),
+    ] {
+        let pair = pair(mode, Weights::W8, &SHAPES, 1, 600);
+        let err = pair.apply(&Call::default(), 0, 1).expect_err("refused").to_string();
+        assert!(err.contains(says), "{mode:?}: {err}");
+        assert!(pair.direct.describe().is_none());
+    }
+}
+
+#[test]
+fn an_evaluator_that_appears_late_is_found_and_keeps_its_matrices() {
+    let (ours, theirs, again) = (runtime(), runtime(), runtime());
+    let fake = Fake::new(ring(), Mode::Honest);
+    let plan = plan_of(Weights::W8, &SHAPES);
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = config(format!("http://{address}"), 60);
+    let direct = DirectLinear::new(&config, &ring(), plan, ours.handle().clone(), 1).unwrap();
+    assert!(direct.describe().is_none());
+    let mut ys = vec![0.0; 5];
+    fake.serve_at(&theirs, address);
+    direct.apply(&Call::default(), id(1), &[1.0; 3], 1, &mut ys).unwrap();
+    theirs.shutdown_background();
+    fake.serve_at(&again, address);
+    direct.apply(&Call::default(), id(1), &[1.0; 3], 1, &mut ys).unwrap();
+    assert_eq!(*fake.0.uploads.lock().unwrap(), 3);
+}
+
+#[test]
+fn cancellation_ends_a_waiting_call_and_tells_the_evaluator() {
+    let pair = pair(Mode::Silent, Weights::W8, &SHAPES, 1, 600);
+    let call = Call::default();
+    thread::scope(|s| {
+        let waiting = s.spawn(|| pair.apply(&call, 0, 1));
+        while pair.fake.0.blocks.lock().unwrap().is_empty() {
+            thread::yield_now();
+        }
+        call.cancel();
+        assert!(matches!(waiting.join().unwrap(), Err(Error::Cancelled)));
+    });
+    while *pair.fake.0.cancels.lock().unwrap() == 0 {
+        thread::yield_now();
+    }
+    assert!(matches!(pair.apply(&call, 0, 1), Err(Error::Cancelled)));
+}
+
+#[test]
+fn a_silent_evaluator_meets_the_deadline() {
+    let mut pair = pair(Mode::Silent, Weights::W8, &SHAPES, 1, 0);
+    pair.direct.link.session(&Call::default(), Instant::now() + Duration::from_secs(60)).unwrap();
+    pair.direct.deadline = Duration::from_millis(100);
+    let err = pair.apply(&Call::default(), 0, 1).expect_err("deadline").to_string();
+    assert!(err.contains("failed 1 times") && err.contains("no answer within 0.1 s"), "{err}");
+}
+
+#[test]
+fn endpoints_are_checked() {
+    let refused = |endpoint: &str, danger: bool| {
+        let mut config = config(endpoint.into(), 1);
+        config.danger_plaintext = danger;
+        config.endpoint().err().map(|e| e.to_string()).unwrap_or_default()
+    };
+    assert!(refused("http://127.0.0.1:5", false).contains("needs danger_plaintext"));
+    assert!(refused("http://10.0.0.1:5", true).contains("needs a loopback address"));
+    assert!(refused("ftp://127.0.0.1:5", true).contains("expected https://host:port"));
+    assert!(refused("no endpoint", true).starts_with("configuration: evaluator endpoint no endpoint"));
+    for good in ["http://127.0.0.1:5", "http://[::1]:5", "http://localhost:5"] {
+        assert_eq!(refused(good, true), "");
+    }
+}
