@@ -2,7 +2,7 @@
 
 use crate::Error;
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::watch,
 };
 
@@ -34,20 +34,30 @@ impl Draining {
 
     /// Returns when it has begun.
     pub async fn wait(&mut self) {
-        // A sender that is gone has taken the daemon with it.
+        // The sender goes only after it has raised the flag, or with the whole daemon.
         let _ = self.0.wait_for(|&begun| begun).await;
     }
 }
 
-/// Returns the name of the first SIGTERM or SIGINT.
-///
-/// # Errors
-/// [`Error::Platform`] if signals cannot be watched.
-pub async fn asked_to_leave() -> Result<&'static str, Error> {
-    let watch = |kind| signal(kind).map_err(|e| Error::Platform(format!("signal handler: {e}")));
-    let (mut term, mut int) = (watch(SignalKind::terminate())?, watch(SignalKind::interrupt())?);
-    Ok(tokio::select! {
-        _ = term.recv() => "SIGTERM",
-        _ = int.recv() => "SIGINT",
-    })
+/// SIGTERM and SIGINT, watched from construction on: neither ends the process any more by itself.
+pub struct Signals {
+    term: Signal,
+    int: Signal,
+}
+
+impl Signals {
+    /// # Errors
+    /// [`Error::Platform`] if signals cannot be watched.
+    pub fn watch() -> Result<Self, Error> {
+        let watch = |kind| signal(kind).map_err(|e| Error::Platform(format!("signal handler: {e}")));
+        Ok(Self { term: watch(SignalKind::terminate())?, int: watch(SignalKind::interrupt())? })
+    }
+
+    /// Returns the name of the next one.
+    pub async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.term.recv() => "SIGTERM",
+            _ = self.int.recv() => "SIGINT",
+        }
+    }
 }

@@ -5,7 +5,7 @@ use crate::{
     backend::Backend,
     cache::Cache,
     config::{Config, Transport},
-    drain,
+    drain::{self, Signals},
     executor::Executor,
     metrics,
     pool::Pool,
@@ -16,7 +16,7 @@ use crate::{
 use kernels::{Ring, params};
 use proto::v1::evaluator_server::EvaluatorServer;
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tonic::transport::{Server, server::TcpIncoming};
 
 /// HTTP/2 flow control: what may be on its way unread, per stream and per connection.
@@ -32,13 +32,14 @@ const KEEPALIVE: Duration = Duration::from_secs(20);
 /// # Errors
 /// [`Error::Config`] for settings that cannot be used, [`Error::Platform`] for ports, files and threads.
 pub async fn run(config: Config, port_file: Option<&Path>) -> Result<(), Error> {
+    let mut signals = Signals::watch()?;
     let params = params::DEFAULT.check().map_err(|e| Error::Bug(e.to_string()))?;
     let ring = Ring::new(params).map_err(|e| Error::Config(e.to_string()))?;
     let backend = Backend::choose(config.backend)?;
     let cache = config.cache_dir.as_deref().map(Cache::open).transpose()?;
     let mut server = server(&config)?;
     let (drain, draining) = drain::flag();
-    let (health, health_service) = tonic_health::server::health_reporter();
+    let (mut health, health_service) = tonic_health::server::health_reporter();
 
     let incoming = bind(config.listen)?;
     let address = incoming.local_addr().map_err(|e| Error::Platform(format!("listen {}: {e}", config.listen)))?;
@@ -58,6 +59,9 @@ pub async fn run(config: Config, port_file: Option<&Path>) -> Result<(), Error> 
     });
     let evaluator = EvaluatorServer::new(service).max_decoding_message_size(config.max_message);
     health.set_serving::<EvaluatorServer<Service>>().await;
+    if let Some(path) = port_file {
+        write_port(path, address)?;
+    }
     tracing::info!(
         version = proto::VERSION,
         backend = backend.name(),
@@ -69,48 +73,34 @@ pub async fn run(config: Config, port_file: Option<&Path>) -> Result<(), Error> 
     if config.transport == Transport::DangerPlaintext {
         tracing::warn!("danger_plaintext: peers are neither authenticated nor encrypted");
     }
-    if let Some(path) = port_file {
-        write_port(path, address)?;
-    }
 
-    let (leave, mut left) = tokio::sync::oneshot::channel::<()>();
+    let patience = config.drain;
+    let (leave, left) = oneshot::channel::<Signals>();
     let asked = async move {
-        match drain::asked_to_leave().await {
-            Ok(name) => tracing::info!("{name}: draining, up to {} s", config.drain.as_secs()),
-            Err(e) => tracing::error!("{e}"),
-        }
+        let name = signals.next().await;
+        tracing::info!("{name}: draining, up to {} s", patience.as_secs());
         // Watchers are told first, then their streams end, or they would keep their connections open.
         health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
         health.set_not_serving::<EvaluatorServer<Service>>().await;
         drain.begin();
-        let mut health = health;
         health.clear_service_status("").await;
         health.clear_service_status(SERVICE_NAME).await;
         // The other end waits for it until the server has ended.
-        let _ = leave.send(());
-        drain
+        let _ = leave.send(signals);
     };
-    let (hold, held) = tokio::sync::oneshot::channel();
-    let mut serving = std::pin::pin!(
-        server.add_service(health_service).add_service(evaluator).serve_with_incoming_shutdown(incoming, async move {
-            // Kept until the process ends, so that nobody takes the flag for lowered.
-            let _ = hold.send(asked.await);
-        },)
-    );
+    let serving =
+        server.add_service(health_service).add_service(evaluator).serve_with_incoming_shutdown(incoming, asked);
     let overdue = async {
-        if (&mut left).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        let Ok(mut signals) = left.await else { return std::future::pending().await };
         tokio::select! {
-            () = tokio::time::sleep(config.drain) => tracing::warn!("jobs were still in flight after {} s", config.drain.as_secs()),
-            _ = drain::asked_to_leave() => tracing::warn!("asked again: leaving at once"),
+            () = tokio::time::sleep(patience) => tracing::warn!("jobs were still in flight after {} s", patience.as_secs()),
+            name = signals.next() => tracing::warn!("{name}: leaving at once"),
         }
     };
     tokio::select! {
-        result = &mut serving => result.map_err(|e| Error::Platform(format!("serving {address}: {e}")))?,
+        result = serving => result.map_err(|e| Error::Platform(format!("serving {address}: {e}")))?,
         () = overdue => {}
     }
-    drop(held);
     tracing::info!("left");
     Ok(())
 }
