@@ -10,6 +10,8 @@ pub mod linear;
 pub mod metrics;
 pub mod model;
 pub mod planner;
+pub mod serve;
+pub mod service;
 pub mod tls;
 
 pub use error::Error;

@@ -1,2 +1,181 @@
-//! .
-fn main() {}
+//! `trusted-runtime`: the process edge. Arguments, logs, configuration, exit codes.
+
+use clap::{Args, Parser, Subcommand};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
+use tracing_subscriber::EnvFilter;
+use trusted_runtime::{Error, config::Config, serve};
+
+/// Serves a language model from inside an enclave; linear layers may run, encrypted, on an evaluator.
+#[derive(Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: Flags,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve the Inference service (the default).
+    Serve(Box<Flags>),
+}
+
+/// Each flag replaces the setting of the configuration file that its help names.
+#[derive(Args, Default)]
+struct Flags {
+    /// A TOML file over the built-in defaults.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print the commented defaults and exit.
+    #[arg(long)]
+    print_defaults: bool,
+    /// listen
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// port_file
+    #[arg(long, value_name = "FILE")]
+    port_file: Option<String>,
+    /// metrics_listen
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_listen: Option<String>,
+    /// threads
+    #[arg(long, value_name = "N")]
+    threads: Option<String>,
+    /// drain_seconds
+    #[arg(long, value_name = "SECONDS")]
+    drain_seconds: Option<String>,
+    /// model.source
+    #[arg(long, value_name = "SOURCE")]
+    model: Option<String>,
+    /// model.weights: w8 or w16
+    #[arg(long)]
+    weights: Option<String>,
+    /// engine.protocol: direct or local
+    #[arg(long)]
+    protocol: Option<String>,
+    /// engine.max_queue
+    #[arg(long, value_name = "N")]
+    max_queue: Option<String>,
+    /// engine.max_running
+    #[arg(long, value_name = "N")]
+    max_running: Option<String>,
+    /// tls.cert
+    #[arg(long, value_name = "PEM")]
+    tls_cert: Option<String>,
+    /// tls.key
+    #[arg(long, value_name = "PEM")]
+    tls_key: Option<String>,
+    /// tls.client_ca
+    #[arg(long, value_name = "PEM")]
+    tls_client_ca: Option<String>,
+    /// tls.danger_plaintext: no TLS towards clients, loopback only
+    #[arg(long)]
+    danger_plaintext: bool,
+    /// evaluator.endpoint
+    #[arg(long, value_name = "URL")]
+    evaluator: Option<String>,
+    /// evaluator.ca
+    #[arg(long, value_name = "PEM")]
+    evaluator_ca: Option<String>,
+    /// evaluator.cert
+    #[arg(long, value_name = "PEM")]
+    evaluator_cert: Option<String>,
+    /// evaluator.key
+    #[arg(long, value_name = "PEM")]
+    evaluator_key: Option<String>,
+    /// evaluator.danger_plaintext: no TLS towards the evaluator, loopback only
+    #[arg(long)]
+    evaluator_danger_plaintext: bool,
+    /// evaluator.residency: pinned, fallback or auto
+    #[arg(long)]
+    residency: Option<String>,
+    /// evaluator.retry_for_seconds
+    #[arg(long, value_name = "SECONDS")]
+    retry_for: Option<String>,
+}
+
+impl Flags {
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let valued = [
+            ("listen", &self.listen),
+            ("port_file", &self.port_file),
+            ("metrics_listen", &self.metrics_listen),
+            ("threads", &self.threads),
+            ("drain_seconds", &self.drain_seconds),
+            ("model.source", &self.model),
+            ("model.weights", &self.weights),
+            ("engine.protocol", &self.protocol),
+            ("engine.max_queue", &self.max_queue),
+            ("engine.max_running", &self.max_running),
+            ("tls.cert", &self.tls_cert),
+            ("tls.key", &self.tls_key),
+            ("tls.client_ca", &self.tls_client_ca),
+            ("evaluator.endpoint", &self.evaluator),
+            ("evaluator.ca", &self.evaluator_ca),
+            ("evaluator.cert", &self.evaluator_cert),
+            ("evaluator.key", &self.evaluator_key),
+            ("evaluator.residency", &self.residency),
+            ("evaluator.retry_for_seconds", &self.retry_for),
+        ];
+        let switches = [
+            ("tls.danger_plaintext", self.danger_plaintext),
+            ("evaluator.danger_plaintext", self.evaluator_danger_plaintext),
+        ];
+        let valued = valued.into_iter().filter_map(|(path, v)| v.clone().map(|v| (path, v)));
+        valued.chain(switches.into_iter().filter(|(_, on)| *on).map(|(path, _)| (path, "true".into()))).collect()
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            let code = if e.use_stderr() { EXIT_CONFIG } else { 0 };
+            // A closed stdout or stderr leaves nobody to tell.
+            let _ = e.print();
+            return ExitCode::from(code);
+        }
+    };
+    let filter = EnvFilter::try_from_env("BIFROST_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let ansi = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(ansi)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
+    let outcome = match cli.command {
+        Some(Command::Serve(flags)) => run(&flags),
+        None => run(&cli.serve),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("trusted-runtime: {error}");
+            ExitCode::from(if matches!(error, Error::Config(_)) { EXIT_CONFIG } else { 1 })
+        }
+    }
+}
+
+fn run(flags: &Flags) -> Result<(), Error> {
+    if flags.print_defaults {
+        print!("{}", trusted_runtime::config::DEFAULTS);
+        return Ok(());
+    }
+    let environment = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
+    let config = Config::load(flags.config.as_deref(), environment, &flags.settings())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(config.compute_threads().clamp(2, MAX_NETWORK_THREADS))
+        .enable_all()
+        .build()
+        .map_err(|e| Error::Platform(format!("threads for the network: {e}")))?;
+    let outcome = runtime.block_on(serve::serve(&config));
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    outcome
+}
+
+/// `EX_USAGE` of sysexits.h: bad arguments or configuration.
+const EXIT_CONFIG: u8 = 64;
+/// TLS towards the evaluator is the only heavy work on them.
+const MAX_NETWORK_THREADS: usize = 4;

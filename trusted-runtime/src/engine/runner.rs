@@ -1,6 +1,11 @@
 //! What the engine runs: a model together with one way of executing its linear layers.
 
-use crate::{Error, linear::Call};
+use crate::{
+    Error,
+    linear::{Call, Linear, LinearId},
+    model::{KvCache, Model, Tokenizer},
+};
+use std::sync::Arc;
 
 /// A model as the engine sees it.
 pub trait Runner: Send + Sync + 'static {
@@ -29,4 +34,54 @@ pub trait Runner: Send + Sync + 'static {
     /// # Errors
     /// As [`Runner::forward`].
     fn prefill(&self, call: &Call, tokens: &[u32], cache: &mut Self::Cache) -> Result<(), Error>;
+}
+
+/// A loaded model with one way of executing its linear layers.
+pub struct ModelRunner {
+    model: Arc<Model>,
+    tokenizer: Arc<Tokenizer>,
+    linear: Arc<dyn Linear>,
+}
+
+impl ModelRunner {
+    /// All three over the same weights.
+    pub fn new(model: Arc<Model>, tokenizer: Arc<Tokenizer>, linear: Arc<dyn Linear>) -> Self {
+        Self { model, tokenizer, linear }
+    }
+}
+
+impl Runner for ModelRunner {
+    type Cache = KvCache;
+
+    fn vocab(&self) -> usize {
+        self.model.config().vocab
+    }
+
+    fn is_end(&self, token: u32) -> bool {
+        self.tokenizer.is_eog(token)
+    }
+
+    fn new_cache(&self) -> KvCache {
+        self.model.new_cache()
+    }
+
+    fn forward(&self, call: &Call, tokens: &[u32], cache: &mut KvCache, logits: &mut Vec<f32>) -> Result<(), Error> {
+        self.model.forward(&Watched(&*self.linear), call, tokens, cache, logits)
+    }
+
+    fn prefill(&self, call: &Call, tokens: &[u32], cache: &mut KvCache) -> Result<(), Error> {
+        self.model.prefill(&Watched(&*self.linear), call, tokens, cache)
+    }
+}
+
+/// Looks before every linear layer whether the call is still wanted.
+struct Watched<'a>(&'a dyn Linear);
+
+impl Linear for Watched<'_> {
+    fn apply(&self, call: &Call, id: LinearId, xs: &[f32], vectors: usize, ys: &mut [f32]) -> Result<(), Error> {
+        if call.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        self.0.apply(call, id, xs, vectors, ys)
+    }
 }

@@ -1,0 +1,307 @@
+//! Builds the whole runtime from its configuration, serves until it is told to stop, and drains.
+
+use crate::{
+    Error,
+    config::{self, Config, WeightsName},
+    engine::{Engine, Limits, Protocol, runner::ModelRunner},
+    linear::{Linear, local::LocalLinear},
+    metrics::{self, Metrics},
+    model::{self, LoadOptions, LoadedModel, Weights},
+    planner::{self, Plan},
+    service::{
+        RequestLimits, Served, Service,
+        describe::{ATTESTATION, Description, Parts},
+    },
+    tls,
+};
+use kernels::Ring;
+use proto::v1::inference_server::InferenceServer;
+use std::{
+    cell::RefCell,
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Server, server::TcpIncoming};
+use tonic_health::ServingStatus;
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// [`Error::Config`], [`Error::Model`] or [`Error::Platform`] if the runtime cannot start.
+pub async fn serve(config: &Config) -> Result<(), Error> {
+    let wanted = config::address("listen", &config.listen)?;
+    let tls = tls::server(&config.tls, wanted)?;
+    let encrypted = tls.is_some();
+    let mut server = server();
+    if let Some(tls) = tls {
+        server = server.tls_config(tls).map_err(|e| Error::Config(format!("tls: {}", chain(&e))))?;
+    }
+    let (listener, address) = listen("listen", wanted).await?;
+    let metrics = Metrics::new()?;
+    serve_metrics(config, &metrics).await?;
+    tokio::spawn(metrics::upkeep(metrics.clone()));
+
+    let (draining, abort) = (CancellationToken::new(), CancellationToken::new());
+    let stop = stop_signal()?;
+    let built = build(config, &metrics, &draining, &abort);
+    let served = tokio::select! {
+        served = built => Arc::new(served?),
+        () = draining.cancelled() => return Ok(()),
+        name = stop.clone().wait() => {
+            tracing::info!("{name} while loading: stopping");
+            return Ok(());
+        }
+    };
+    tracing::warn!(
+        "attestation: {ATTESTATION}; no hardware quote backs this process, so whoever runs this machine can read what it serves"
+    );
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<InferenceServer<Service>>().await;
+    let inference = InferenceServer::new(Service(served.clone()))
+        .max_decoding_message_size(config.limits.max_request_bytes.get() as usize);
+    let router = server.add_service(health_service).add_service(inference);
+    announce(config, address, encrypted)?;
+
+    let drain = {
+        let (draining, abort) = (draining.clone(), abort.clone());
+        let seconds = config.drain_seconds;
+        async move {
+            let name = stop.wait().await;
+            tracing::info!("{name}: draining for up to {seconds} s");
+            draining.cancel();
+            health.set_service_status("", ServingStatus::NotServing).await;
+            health.set_not_serving::<InferenceServer<Service>>().await;
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_secs(seconds.into())).await;
+                abort.cancel();
+            });
+        }
+    };
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let serving = router.serve_with_incoming_shutdown(incoming, drain);
+    // An idle connection does not hold up the end: it is over when nothing is being answered.
+    let mut answering = served.answering.subscribe();
+    let quiet = async {
+        draining.cancelled().await;
+        let _ = answering.wait_for(|n| *n == 0).await;
+        tokio::time::sleep(GRACE).await;
+    };
+    let given_up = async {
+        abort.cancelled().await;
+        tokio::time::sleep(GRACE).await;
+    };
+    tokio::select! {
+        end = serving => end.map_err(|e| Error::Platform(format!("server: {}", chain(&e))))?,
+        () = quiet => {}
+        () = given_up => tracing::warn!("requests that still ran were given up"),
+    }
+    abort.cancel();
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Loads the model, plans it, and starts the engine.
+async fn build(
+    config: &Config,
+    metrics: &Metrics,
+    draining: &CancellationToken,
+    abort: &CancellationToken,
+) -> Result<Served, Error> {
+    let params = kernels::params::DEFAULT.check().map_err(|e| Error::Bug(e.to_string()))?;
+    let ring = Ring::new(params).map_err(|e| Error::Config(e.to_string()))?;
+    let threads = config.compute_threads();
+    tracing::info!(isa = ring.isa().name(), threads, n = ring.n(), log2_q = ring.params().log2_q(), "ring arithmetic");
+    let loaded = load(config, &ring).await?;
+    let Loaded { model, tokenizer, chat, plan } = loaded;
+    let (model, tokenizer) = (Arc::new(model), Arc::new(tokenizer));
+    let runner = |linear: Arc<dyn Linear>| ModelRunner::new(model.clone(), tokenizer.clone(), linear);
+
+    let local = LocalLinear::new(ring.clone(), plan.clone(), threads)?;
+    let runners = vec![(Protocol::Local, runner(Arc::new(local)))];
+    let limits = Limits {
+        max_queue: config.engine.max_queue as usize,
+        max_running: config.engine.max_running.get() as usize,
+        prefill_chunk: config.engine.prefill_chunk.get() as usize,
+    };
+    let description = Description::new(Parts {
+        model: model.config(),
+        weights: weights(config),
+        default_protocol: config.default_protocol(),
+        ring: &ring,
+        threads,
+        has_chat_template: chat.is_some(),
+        evaluator: Box::new(|| None),
+    });
+    let limits_of_requests = RequestLimits {
+        context: model.config().context,
+        vocab: model.config().vocab,
+        default_max_tokens: config.engine.default_max_tokens.get() as usize,
+        default_protocol: config.default_protocol(),
+        max_time: Duration::from_secs(config.engine.max_request_seconds.get().into()),
+    };
+    Ok(Served {
+        engine: Engine::start(limits, metrics, runners)?,
+        tokenizer,
+        chat,
+        description,
+        limits: limits_of_requests,
+        metrics: metrics.clone(),
+        draining: draining.clone(),
+        abort: abort.clone(),
+        answering: watch::Sender::new(0),
+    })
+}
+
+struct Loaded {
+    model: model::Model,
+    tokenizer: model::Tokenizer,
+    chat: Option<model::ChatTemplate>,
+    plan: Arc<Plan>,
+}
+
+/// Reads, quantizes and plans the model on a thread of its own.
+async fn load(config: &Config, ring: &Ring) -> Result<Loaded, Error> {
+    let (source, sha256) = (config.model.source.clone(), config.model.sha256.clone());
+    let (weights, ring) = (weights(config), ring.clone());
+    let work = move || {
+        let began = Instant::now();
+        let progress = Progress::default();
+        let options = LoadOptions {
+            source: &source,
+            expected_sha256: Some(sha256.as_str()).filter(|s| !s.is_empty()),
+            progress: &|stage, done, total| progress.show(stage, done, total),
+        };
+        let LoadedModel { model, tokenizer, chat, linears, .. } = model::load_with(&options, weights)?;
+        let plan = Arc::new(planner::plan(&ring, linears)?);
+        let c = model.config();
+        tracing::info!(
+            name = c.name,
+            architecture = %c.architecture,
+            parameters = c.parameters,
+            context = c.context,
+            weights = weights.name(),
+            "model loaded in {:.1} s",
+            began.elapsed().as_secs_f64()
+        );
+        Ok(Loaded { model, tokenizer, chat, plan })
+    };
+    tokio::task::spawn_blocking(work).await.map_err(|_| Error::Bug("loading the model panicked".into()))?
+}
+
+fn weights(config: &Config) -> Weights {
+    match config.model.weights {
+        WeightsName::W8 => Weights::W8,
+        WeightsName::W16 => Weights::W16,
+    }
+}
+
+/// Logs a line when a stage begins and every two seconds after.
+#[derive(Default)]
+struct Progress(RefCell<Option<(String, Instant)>>);
+
+impl Progress {
+    fn show(&self, stage: &str, done: u64, total: u64) {
+        let mut last = self.0.borrow_mut();
+        if last.as_ref().is_some_and(|(s, at)| s == stage && at.elapsed() < Duration::from_secs(2)) {
+            return;
+        }
+        *last = Some((stage.to_owned(), Instant::now()));
+        tracing::info!("{stage}: {} %", (100 * done).checked_div(total).unwrap_or(100));
+    }
+}
+
+/// The gRPC server without its services. Large windows, because clients may be far; keep-alive, so that a
+/// client that vanished is noticed and its sequence cancelled.
+fn server() -> Server {
+    Server::builder()
+        .tcp_nodelay(true)
+        .http2_keepalive_interval(Some(Duration::from_secs(20)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(20)))
+        .max_concurrent_streams(MAX_STREAMS)
+}
+
+async fn listen(field: &str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+    let fail = |e: std::io::Error| Error::Platform(format!("{field} {address}: {e}"));
+    let listener = TcpListener::bind(address).await.map_err(fail)?;
+    let bound = listener.local_addr().map_err(fail)?;
+    Ok((listener, bound))
+}
+
+async fn serve_metrics(config: &Config, metrics: &Metrics) -> Result<(), Error> {
+    if config.metrics_listen.is_empty() {
+        return Ok(());
+    }
+    let wanted = config::address("metrics_listen", &config.metrics_listen)?;
+    let (listener, address) = listen("metrics_listen", wanted).await?;
+    tracing::info!("metrics on http://{address}/metrics");
+    let metrics = metrics.clone();
+    tokio::spawn(async move {
+        if let Err(error) = metrics::serve(listener, metrics).await {
+            tracing::error!(%error, "no more metrics");
+        }
+    });
+    Ok(())
+}
+
+/// Tells people and the starting process where we are.
+fn announce(config: &Config, address: SocketAddr, encrypted: bool) -> Result<(), Error> {
+    if encrypted {
+        tracing::info!("serving on {address} with mutual TLS");
+    } else {
+        tracing::warn!("serving on {address} WITHOUT TLS (danger_plaintext)");
+    }
+    if config.port_file.is_empty() {
+        return Ok(());
+    }
+    // Renamed into place, so that a reader never sees half of it.
+    let path = Path::new(&config.port_file);
+    let fresh = path.with_extension("new");
+    let written = std::fs::write(&fresh, format!("{address}\n")).and_then(|()| std::fs::rename(&fresh, path));
+    written.map_err(|e| Error::Platform(format!("port_file {}: {e}", path.display())))
+}
+
+/// The signal that asked us to stop, once there was one.
+#[derive(Clone)]
+struct Stop(watch::Receiver<Option<&'static str>>);
+
+impl Stop {
+    async fn wait(mut self) -> &'static str {
+        let asked = self.0.wait_for(Option::is_some).await;
+        asked.ok().and_then(|name| *name).unwrap_or("stop")
+    }
+}
+
+fn stop_signal() -> Result<Stop, Error> {
+    let fail = |e| Error::Platform(format!("signal handlers: {e}"));
+    let mut term = signal(SignalKind::terminate()).map_err(fail)?;
+    let mut int = signal(SignalKind::interrupt()).map_err(fail)?;
+    let (tell, stop) = watch::channel(None);
+    tokio::spawn(async move {
+        let name = tokio::select! {
+            _ = term.recv() => "SIGTERM",
+            _ = int.recv() => "SIGINT",
+        };
+        // Nobody listens once the server has ended by itself.
+        let _ = tell.send(Some(name));
+    });
+    Ok(Stop(stop))
+}
+
+/// An error with its causes, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |e| e.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// Streams per connection; the engine's queue is the real bound.
+const MAX_STREAMS: u32 = 256;
+/// For the last answers to reach their clients.
+const GRACE: Duration = Duration::from_secs(1);

@@ -1,0 +1,243 @@
+//! The `Inference` gRPC service: requests are checked here, run by the engine, and told back as they go.
+
+pub mod describe;
+mod request;
+mod status;
+
+use crate::{
+    Error,
+    engine::{Engine, Event, Finish, Protocol, Ticket, runner::ModelRunner, timing::Timing},
+    linear::Cost,
+    metrics::{Ended, Metrics},
+    model::{ChatTemplate, Tokenizer},
+};
+use describe::Description;
+use proto::v1::{self, inference_server::Inference};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, metadata::MetadataMap};
+
+pub use status::status;
+
+/// What all requests share.
+pub struct Served {
+    /// Runs sequences.
+    pub engine: Engine<ModelRunner>,
+    /// From text to tokens and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Renders chats, where the model has a template.
+    pub chat: Option<ChatTemplate>,
+    /// What is served.
+    pub description: Description,
+    /// Sizes that requests are checked against.
+    pub limits: RequestLimits,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Set when no further request is taken.
+    pub draining: CancellationToken,
+    /// Set when requests that still run are given up.
+    pub abort: CancellationToken,
+    /// Requests that are being answered.
+    pub answering: watch::Sender<usize>,
+}
+
+/// Sizes that requests are checked against.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestLimits {
+    /// Positions the model can hold.
+    pub context: usize,
+    /// Token ids are below this.
+    pub vocab: usize,
+    /// `max_tokens` of requests that give none.
+    pub default_max_tokens: usize,
+    /// Protocol of requests that name none.
+    pub default_protocol: Protocol,
+    /// Longest time for a request, waiting included.
+    pub max_time: Duration,
+}
+
+/// The service. Cheap to clone.
+#[derive(Clone)]
+pub struct Service(pub Arc<Served>);
+
+#[tonic::async_trait]
+impl Inference for Service {
+    type GenerateStream = ReceiverStream<Result<v1::GenerateEvent, Status>>;
+
+    #[tracing::instrument(name = "generate", skip_all)]
+    async fn generate(&self, request: Request<v1::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
+        let served = &self.0;
+        if served.draining.is_cancelled() {
+            return Err(Status::unavailable("the runtime is draining and takes no further requests"));
+        }
+        let time = client_timeout(request.metadata()).map_or(served.limits.max_time, |t| t.min(served.limits.max_time));
+        let deadline = Instant::now() + time;
+        let admitted = self.admit(request.into_inner()).await;
+        let (ticket, started) = admitted.map_err(|e| {
+            served.metrics.ended(Ended::Refused, Cost::default());
+            tracing::info!(kind = ?status(&e).code(), "request refused");
+            status(&e)
+        })?;
+        let (out, stream) = mpsc::channel(EVENTS_IN_FLIGHT);
+        let teller = Teller::new(served.clone(), out, deadline);
+        tokio::spawn(teller.tell(ticket, started));
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    async fn describe(&self, _: Request<v1::DescribeRequest>) -> Result<Response<v1::DescribeResponse>, Status> {
+        Ok(Response::new(self.0.description.response()))
+    }
+}
+
+impl Service {
+    /// Checks the request, off the network threads, and queues it.
+    async fn admit(&self, request: v1::GenerateRequest) -> Result<(Ticket, v1::Started), Error> {
+        let served = self.0.clone();
+        let protocol = request::protocol(request.protocol, served.limits.default_protocol)?;
+        served.engine.check_room(protocol)?;
+        let admit = move || {
+            let request = request::check(request, &served)?;
+            let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+            let started = v1::Started { prompt_tokens, protocol: describe::protocol(protocol).into() };
+            Ok((served.engine.submit(protocol, request)?, started))
+        };
+        tokio::task::spawn_blocking(admit).await.map_err(|_| Error::Bug("checking a request panicked".into()))?
+    }
+}
+
+/// Tells one client what its sequence does, until the end, the deadline, or the client's leaving.
+/// Its end drops the ticket, which cancels the sequence.
+struct Teller {
+    served: Arc<Served>,
+    out: mpsc::Sender<Result<v1::GenerateEvent, Status>>,
+    deadline: Instant,
+}
+
+impl Teller {
+    fn new(served: Arc<Served>, out: mpsc::Sender<Result<v1::GenerateEvent, Status>>, deadline: Instant) -> Self {
+        served.answering.send_modify(|n| *n += 1);
+        Self { served, out, deadline }
+    }
+
+    async fn tell(self, ticket: Ticket, started: v1::Started) {
+        let end = tokio::select! {
+            end = self.events(ticket, started) => end,
+            () = self.out.closed() => return,
+            () = tokio::time::sleep_until(self.deadline.into()) => Err(Status::deadline_exceeded("the request's time is over")),
+            () = self.served.abort.cancelled() => Err(Status::unavailable("the runtime has shut down")),
+        };
+        if let Err(status) = end {
+            // The client may be gone.
+            let _ = self.out.send(Err(status)).await;
+        }
+    }
+
+    async fn events(&self, mut ticket: Ticket, started: v1::Started) -> Result<(), Status> {
+        use v1::generate_event::Event as Told;
+        let mut text = self.served.tokenizer.decoder();
+        let prompt_tokens = started.prompt_tokens;
+        self.send(Told::Started(started)).await;
+        while let Some(event) = ticket.events.recv().await {
+            match event {
+                Event::Token(id) => {
+                    let text = text.push(id);
+                    self.send(Told::Token(v1::Token { id, text })).await;
+                }
+                Event::Finished { finish, tokens, timing } => {
+                    let finished = v1::Finished {
+                        reason: reason(finish).into(),
+                        prompt_tokens,
+                        completion_tokens: u32::try_from(tokens).unwrap_or(u32::MAX),
+                        timing: Some(told(&timing)),
+                    };
+                    self.send(Told::Finished(finished)).await;
+                    return Ok(());
+                }
+                Event::Failed(error) => {
+                    tracing::warn!(%error, "request failed");
+                    return Err(status(&error));
+                }
+            }
+        }
+        Err(Status::internal("the engine dropped the request"))
+    }
+
+    /// A client that is gone shows by `out.closed()`.
+    async fn send(&self, event: v1::generate_event::Event) {
+        let _ = self.out.send(Ok(v1::GenerateEvent { event: Some(event) })).await;
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        self.served.answering.send_modify(|n| *n -= 1);
+    }
+}
+
+fn reason(finish: Finish) -> v1::FinishReason {
+    match finish {
+        Finish::Stop => v1::FinishReason::Stop,
+        Finish::Length => v1::FinishReason::Length,
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of round trips")]
+fn told(t: &Timing) -> v1::Timing {
+    v1::Timing {
+        ttft_ms: t.ttft_ms,
+        decode_ms_per_token: t.decode_ms,
+        enclave_crypto_ms: t.crypto_ms,
+        enclave_other_ms: t.other_ms,
+        evaluator_ms: t.evaluator_ms,
+        wire_ms: t.wire_ms,
+        bytes_up_per_token: t.bytes_up,
+        bytes_down_per_token: t.bytes_down,
+        round_trips_per_token: t.round_trips as f64,
+        retries: u32::try_from(t.retries).unwrap_or(u32::MAX),
+    }
+}
+
+/// The client's deadline: `grpc-timeout` is up to eight digits and a unit, gRPC over HTTP/2, "Requests".
+fn client_timeout(metadata: &MetadataMap) -> Option<Duration> {
+    let value = metadata.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
+    let n: u32 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+    let unit = match unit {
+        "H" => Duration::from_secs(3600),
+        "M" => Duration::from_secs(60),
+        "S" => Duration::from_secs(1),
+        "m" => Duration::from_millis(1),
+        "u" => Duration::from_micros(1),
+        "n" => Duration::from_nanos(1),
+        _ => return None,
+    };
+    unit.checked_mul(n)
+}
+
+/// Events on their way to a client that reads slowly.
+const EVENTS_IN_FLIGHT: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_deadlines_are_read() {
+        let read = |v: &str| {
+            let mut m = MetadataMap::new();
+            m.insert("grpc-timeout", v.parse().expect("ascii"));
+            client_timeout(&m)
+        };
+        assert_eq!(read("5S"), Some(Duration::from_secs(5)));
+        assert_eq!(read("250m"), Some(Duration::from_millis(250)));
+        assert_eq!(read("99999999H").map(|d| d.as_secs()), Some(99_999_999 * 3600));
+        for bad in ["", "S", "5", "5x", "-5S", "123456789S"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+}

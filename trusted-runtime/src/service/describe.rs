@@ -1,0 +1,79 @@
+//! What is being served, and how: the answer to `Describe`.
+
+use crate::{
+    engine::Protocol,
+    model::{ModelConfig, Weights},
+};
+use kernels::Ring;
+use proto::v1;
+
+/// How this process proves what it is. Development evidence proves nothing, and says so everywhere.
+pub const ATTESTATION: &str = "development";
+
+/// The fixed part of the answer, and how to ask for the evaluator's part.
+pub struct Description {
+    fixed: v1::DescribeResponse,
+    evaluator: Box<dyn Fn() -> Option<v1::EvaluatorInfo> + Send + Sync>,
+}
+
+/// What a description is made of.
+pub struct Parts<'a> {
+    /// The model's sizes.
+    pub model: &'a ModelConfig,
+    /// Its quantization.
+    pub weights: Weights,
+    /// Protocol of requests that name none.
+    pub default_protocol: Protocol,
+    /// Ring and instruction set.
+    pub ring: &'a Ring,
+    /// Compute threads.
+    pub threads: usize,
+    /// Whether chats can be rendered.
+    pub has_chat_template: bool,
+    /// The evaluator, while one is connected and holds the model.
+    pub evaluator: Box<dyn Fn() -> Option<v1::EvaluatorInfo> + Send + Sync>,
+}
+
+impl Description {
+    /// Everything that does not change is written down once.
+    pub fn new(parts: Parts<'_>) -> Self {
+        let size = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let (params, c) = (parts.ring.params(), parts.model);
+        let ring = v1::RingParams {
+            n: size(params.n()),
+            log2_q: params.log2_q(),
+            security_bits: params.security_bits(),
+            params_id: params.id().0.to_vec().into(),
+        };
+        let fixed = v1::DescribeResponse {
+            version: proto::VERSION.into(),
+            model: c.name.clone(),
+            architecture: c.architecture.to_string(),
+            parameters: c.parameters,
+            context_length: size(c.context),
+            layers: size(c.layers),
+            weights: parts.weights.name().into(),
+            default_protocol: protocol(parts.default_protocol).into(),
+            ring: Some(ring),
+            evaluator: None,
+            attestation: ATTESTATION.into(),
+            isa: parts.ring.isa().name().into(),
+            threads: size(parts.threads),
+            has_chat_template: parts.has_chat_template,
+        };
+        Self { fixed, evaluator: parts.evaluator }
+    }
+
+    /// The answer as of now.
+    pub fn response(&self) -> v1::DescribeResponse {
+        v1::DescribeResponse { evaluator: (self.evaluator)(), ..self.fixed.clone() }
+    }
+}
+
+/// A protocol in the contract's words.
+pub fn protocol(p: Protocol) -> v1::Protocol {
+    match p {
+        Protocol::Local => v1::Protocol::Local,
+        Protocol::Direct => v1::Protocol::Direct,
+    }
+}

@@ -1,0 +1,102 @@
+//! From a message to a checked request, or a refusal that names field, found and allowed.
+
+use super::Served;
+use crate::{
+    Error,
+    engine::{Protocol, Request, sampler::SamplingLiteral},
+};
+use proto::v1::{self, generate_request::Input};
+use zeroize::Zeroizing;
+
+/// The protocol that a request names.
+///
+/// # Errors
+/// [`Error::Client`] for a value that this version does not know.
+pub(super) fn protocol(value: i32, default: Protocol) -> Result<Protocol, Error> {
+    match v1::Protocol::try_from(value) {
+        Ok(v1::Protocol::Unspecified) => Ok(default),
+        Ok(v1::Protocol::Local) => Ok(Protocol::Local),
+        Ok(v1::Protocol::Direct) => Ok(Protocol::Direct),
+        Err(_) => Err(Error::Client(format!("protocol is {value}, known are 1 (local) and 2 (direct)"))),
+    }
+}
+
+/// Tokenizes and checks everything else.
+///
+/// # Errors
+/// [`Error::Client`].
+pub(super) fn check(message: v1::GenerateRequest, served: &Served) -> Result<Request, Error> {
+    let limits = &served.limits;
+    let s = message.sampling.unwrap_or_default();
+    let literal = SamplingLiteral {
+        temperature: s.temperature,
+        top_k: s.top_k,
+        top_p: s.top_p,
+        min_p: s.min_p,
+        repetition_penalty: s.repetition_penalty,
+        seed: s.seed,
+    };
+    let sampling = literal.check()?;
+    let prompt = prompt(message.input, served)?;
+    let context = limits.context;
+    let room = context.saturating_sub(prompt.len());
+    if room == 0 {
+        let found = prompt.len();
+        return Err(Error::Client(format!(
+            "the prompt is {found} tokens long, the context holds {context} and the answer needs at least one"
+        )));
+    }
+    let max_tokens = match message.max_tokens {
+        0 => limits.default_max_tokens.min(room),
+        n if n as usize <= room => n as usize,
+        n => {
+            let found = prompt.len();
+            return Err(Error::Client(format!(
+                "max_tokens is {n}, allowed is 1 to {room}: the context holds {context}, the prompt takes {found}"
+            )));
+        }
+    };
+    Ok(Request { prompt, max_tokens, sampling, ignore_eos: message.ignore_eos })
+}
+
+fn prompt(input: Option<Input>, served: &Served) -> Result<Zeroizing<Vec<u32>>, Error> {
+    let tokens = match input {
+        None => return Err(Error::Client("the request has no prompt, chat or token_ids".into())),
+        Some(Input::Prompt(text)) => {
+            let text = Zeroizing::new(text);
+            if text.is_empty() {
+                return Err(Error::Client("the prompt is empty".into()));
+            }
+            Zeroizing::new(served.tokenizer.encode(&text))
+        }
+        Some(Input::Chat(chat)) => {
+            let text = rendered(chat, served)?;
+            Zeroizing::new(served.tokenizer.encode(&text))
+        }
+        Some(Input::TokenIds(v1::TokenIds { ids })) => {
+            let (ids, vocab) = (Zeroizing::new(ids), served.limits.vocab);
+            if let Some(at) = ids.iter().position(|id| *id as usize >= vocab) {
+                return Err(Error::Client(format!("token_ids[{at}] is not below the vocabulary size {vocab}")));
+            }
+            ids
+        }
+    };
+    if tokens.is_empty() { Err(Error::Client("the prompt has no tokens".into())) } else { Ok(tokens) }
+}
+
+fn rendered(chat: v1::Chat, served: &Served) -> Result<Zeroizing<String>, Error> {
+    let messages: Vec<_> = chat.messages.into_iter().map(|m| (m.role, Zeroizing::new(m.content))).collect();
+    let Some(template) = &served.chat else {
+        return Err(Error::Client("this model has no chat template; send a prompt instead of a chat".into()));
+    };
+    if messages.is_empty() {
+        return Err(Error::Client("the chat has no messages".into()));
+    }
+    if let Some(at) = messages.iter().position(|(role, _)| !ROLES.contains(&role.as_str())) {
+        return Err(Error::Client(format!("chat.messages[{at}].role is unknown, known are {}", ROLES.join(", "))));
+    }
+    let borrowed: Vec<_> = messages.iter().map(|(role, content)| (role.as_str(), content.as_str())).collect();
+    template.render(&borrowed).map(Zeroizing::new)
+}
+
+const ROLES: [&str; 3] = ["system", "user", "assistant"];
