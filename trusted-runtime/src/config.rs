@@ -2,14 +2,16 @@
 
 mod layers;
 
-use crate::{Error, engine::Protocol};
+use crate::{Error, engine::Protocol, linear::link::EvaluatorConfig, planner::residency::Wish};
 use layers::Layers;
 use serde::Deserialize;
 use std::{
     net::{SocketAddr, ToSocketAddrs},
     num::NonZeroU32,
     path::{Path, PathBuf},
+    time::Duration,
 };
+use zeroize::Zeroizing;
 
 /// Everything that `trusted-runtime serve` can be told; see `deploy/trusted-runtime.toml`.
 #[derive(Clone, Debug, Deserialize)]
@@ -139,6 +141,34 @@ impl Config {
     /// The protocol of requests that name none.
     pub fn default_protocol(&self) -> Protocol {
         self.engine.protocol
+    }
+
+    /// How to reach the evaluator, its files read; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the setting.
+    pub fn evaluator(&self) -> Result<Option<EvaluatorConfig>, Error> {
+        let e = &self.evaluator;
+        if e.endpoint.is_empty() {
+            return Ok(None);
+        }
+        let pem = |field: &str, path: &str| if path.is_empty() { Ok(Vec::new()) } else { read(field, path) };
+        let config = EvaluatorConfig {
+            endpoint: e.endpoint.clone(),
+            ca: pem("evaluator.ca", &e.ca)?,
+            cert: pem("evaluator.cert", &e.cert)?,
+            key: Zeroizing::new(pem("evaluator.key", &e.key)?),
+            danger_plaintext: e.danger_plaintext,
+            retry_for: Duration::from_secs(e.retry_for_seconds.into()),
+            deadline: Duration::from_secs(e.deadline_seconds.get().into()),
+            residency: match e.residency {
+                ResidencyName::Pinned => Wish::Pinned,
+                ResidencyName::Fallback => Wish::Fallback,
+                ResidencyName::Auto => Wish::Auto,
+            },
+        };
+        config.endpoint()?;
+        Ok(Some(config))
     }
 
     fn check(&self) -> Result<(), Error> {

@@ -10,6 +10,7 @@ pub mod linear;
 pub mod metrics;
 pub mod model;
 pub mod planner;
+pub mod progress;
 pub mod serve;
 pub mod service;
 pub mod tls;

@@ -4,10 +4,11 @@ use crate::{
     Error,
     config::{self, Config, WeightsName},
     engine::{Engine, Limits, Protocol, runner::ModelRunner},
-    linear::{Linear, local::LocalLinear},
+    linear::{Linear, direct::DirectLinear, link::EvaluatorConfig, local::LocalLinear},
     metrics::{self, Metrics},
     model::{self, LoadOptions, LoadedModel, Weights},
     planner::{self, Plan},
+    progress::Progress,
     service::{
         RequestLimits, Served, Service,
         describe::{ATTESTATION, Description, Parts},
@@ -17,7 +18,6 @@ use crate::{
 use kernels::Ring;
 use proto::v1::inference_server::InferenceServer;
 use std::{
-    cell::RefCell,
     net::SocketAddr,
     path::Path,
     sync::Arc,
@@ -25,12 +25,13 @@ use std::{
 };
 use tokio::{
     net::TcpListener,
+    runtime::Handle,
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Server, server::TcpIncoming};
-use tonic_health::ServingStatus;
+use tonic_health::{ServingStatus, server::HealthReporter};
 
 /// Serves until SIGTERM or SIGINT.
 ///
@@ -39,6 +40,7 @@ use tonic_health::ServingStatus;
 pub async fn serve(config: &Config) -> Result<(), Error> {
     let wanted = config::address("listen", &config.listen)?;
     let tls = tls::server(&config.tls, wanted)?;
+    let evaluator = config.evaluator()?;
     let encrypted = tls.is_some();
     let mut server = server();
     if let Some(tls) = tls {
@@ -51,7 +53,7 @@ pub async fn serve(config: &Config) -> Result<(), Error> {
 
     let (draining, abort) = (CancellationToken::new(), CancellationToken::new());
     let stop = stop_signal()?;
-    let built = build(config, &metrics, &draining, &abort);
+    let built = build(config, evaluator, &metrics, &draining, &abort);
     let served = tokio::select! {
         served = built => Arc::new(served?),
         () = draining.cancelled() => return Ok(()),
@@ -69,6 +71,7 @@ pub async fn serve(config: &Config) -> Result<(), Error> {
         .max_decoding_message_size(config.limits.max_request_bytes.get() as usize);
     let router = server.add_service(health_service).add_service(inference);
     announce(config, address, encrypted)?;
+    tokio::spawn(watch_evaluator(served.clone(), health.clone()));
 
     let drain = {
         let (draining, abort) = (draining.clone(), abort.clone());
@@ -111,6 +114,7 @@ pub async fn serve(config: &Config) -> Result<(), Error> {
 /// Loads the model, plans it, and starts the engine.
 async fn build(
     config: &Config,
+    evaluator: Option<EvaluatorConfig>,
     metrics: &Metrics,
     draining: &CancellationToken,
     abort: &CancellationToken,
@@ -125,7 +129,9 @@ async fn build(
     let runner = |linear: Arc<dyn Linear>| ModelRunner::new(model.clone(), tokenizer.clone(), linear);
 
     let local = LocalLinear::new(ring.clone(), plan.clone(), threads)?;
-    let runners = vec![(Protocol::Local, runner(Arc::new(local)))];
+    let mut runners = vec![(Protocol::Local, runner(Arc::new(local)))];
+    let direct = direct(evaluator, &ring, plan, threads).await?;
+    runners.extend(direct.iter().map(|d| (Protocol::Direct, runner(d.clone()))));
     let limits = Limits {
         max_queue: config.engine.max_queue as usize,
         max_running: config.engine.max_running.get() as usize,
@@ -138,7 +144,7 @@ async fn build(
         ring: &ring,
         threads,
         has_chat_template: chat.is_some(),
-        evaluator: Box::new(|| None),
+        evaluator: Box::new(move || direct.as_ref().and_then(|d| d.describe())),
     });
     let limits_of_requests = RequestLimits {
         context: model.config().context,
@@ -177,7 +183,7 @@ async fn load(config: &Config, ring: &Ring) -> Result<Loaded, Error> {
         let options = LoadOptions {
             source: &source,
             expected_sha256: Some(sha256.as_str()).filter(|s| !s.is_empty()),
-            progress: &|stage, done, total| progress.show(stage, done, total),
+            progress: &progress.callback(),
         };
         let LoadedModel { model, tokenizer, chat, linears, .. } = model::load_with(&options, weights)?;
         let plan = Arc::new(planner::plan(&ring, linears)?);
@@ -203,18 +209,30 @@ fn weights(config: &Config) -> Weights {
     }
 }
 
-/// Logs a line when a stage begins and every two seconds after.
-#[derive(Default)]
-struct Progress(RefCell<Option<(String, Instant)>>);
+/// Prepares encryption and begins to look for the evaluator, without waiting for it.
+async fn direct(
+    evaluator: Option<EvaluatorConfig>,
+    ring: &Ring,
+    plan: Arc<Plan>,
+    threads: usize,
+) -> Result<Option<Arc<DirectLinear>>, Error> {
+    let Some(evaluator) = evaluator else { return Ok(None) };
+    let (ring, handle) = (ring.clone(), Handle::current());
+    tracing::info!(endpoint = evaluator.endpoint, "protocol direct waits for the evaluator; local is served meanwhile");
+    let work = move || DirectLinear::new(&evaluator, &ring, plan, handle, threads);
+    let direct = tokio::task::spawn_blocking(work).await;
+    direct.map_err(|_| Error::Bug("preparing encryption panicked".into()))?.map(|d| Some(Arc::new(d)))
+}
 
-impl Progress {
-    fn show(&self, stage: &str, done: u64, total: u64) {
-        let mut last = self.0.borrow_mut();
-        if last.as_ref().is_some_and(|(s, at)| s == stage && at.elapsed() < Duration::from_secs(2)) {
-            return;
-        }
-        *last = Some((stage.to_owned(), Instant::now()));
-        tracing::info!("{stage}: {} %", (100 * done).checked_div(total).unwrap_or(100));
+/// Shows in metrics and health (service `evaluator`) whether an evaluator is connected and holds the model.
+async fn watch_evaluator(served: Arc<Served>, health: HealthReporter) {
+    let mut every = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        every.tick().await;
+        let connected = served.description.response().evaluator.is_some();
+        served.metrics.connected(connected);
+        let status = if connected { ServingStatus::Serving } else { ServingStatus::NotServing };
+        health.set_service_status("evaluator", status).await;
     }
 }
 
