@@ -4,6 +4,7 @@
 pub mod cache;
 pub mod chat;
 pub mod config;
+pub mod fidelity;
 pub mod load;
 pub mod quantize;
 pub mod tokenizer;
@@ -11,6 +12,7 @@ pub mod tokenizer;
 mod attention;
 mod block;
 mod gpt2;
+mod inspect;
 mod llama;
 mod ops;
 mod source;
@@ -19,6 +21,7 @@ mod synthetic;
 pub use cache::KvCache;
 pub use chat::ChatTemplate;
 pub use config::{Architecture, ModelConfig};
+pub use inspect::{Summary, TypeCount, inspect};
 pub use quantize::{QuantizedMatrix, Weights};
 pub use source::{FloatModel, LoadOptions, LoadedModel, load, load_float, load_with};
 pub use tokenizer::Tokenizer;
@@ -28,6 +31,7 @@ use crate::{
     linear::{Call, Group, Linear, LinearId},
 };
 use block::Pass;
+use llama::frequencies;
 use load::{Reader, Sink};
 use zeroize::Zeroizing;
 

@@ -2,15 +2,21 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use kernels::{Ring, params::DEFAULT};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 use trusted_runtime::{
     Error,
-    linear::{Call, Linear, LinearId},
+    linear::{Call, Linear, LinearId, local::LocalLinear},
     model::{
         self, FloatModel, Model, Weights,
+        fidelity::{self, Fidelity},
         load::{dequant, gguf::Gguf},
     },
+    planner,
 };
 
 fn testdata() -> PathBuf {
@@ -203,7 +209,10 @@ fn smollm2_matches_its_references() {
                 messages.iter().map(|m| (m["role"].as_str().unwrap(), m["content"].as_str().unwrap())).collect();
             assert_eq!(chat.render(&messages).unwrap(), p["prompt"].as_str().unwrap());
         }
-        assert_eq!(m.tokenizer.encode(p["prompt"].as_str().unwrap()), prompt);
+        match p["prompt"].as_str() {
+            Some(text) => assert_eq!(m.tokenizer.encode(text), prompt),
+            None => assert_eq!(&m.tokenizer.encode(fidelity::TEXT)[..prompt.len()], prompt),
+        }
         let expected = ids(&p["ids"]);
         let (tokens, first, _) = greedy(&m.model, &m.linear, &prompt, expected.len());
         assert_eq!(tokens, expected);
@@ -222,6 +231,51 @@ fn smollm2_matches_its_references() {
             .unwrap();
     }
     eprintln!("smollm2: largest logit difference {worst:.1e}");
+}
+
+#[test]
+fn smollm2_keeps_its_choices_as_integers() {
+    let path = match smollm2() {
+        Ok(path) => path,
+        Err(why) => return eprintln!("skipped: {why}; run `bifrost model fetch smollm2-135m`"),
+    };
+    let m = model::load_float(&path, &quiet).unwrap();
+    let w8 = measure(&path, &m, Weights::W8);
+    let w16 = measure(&path, &m, Weights::W16);
+    assert!(w8.agreement() >= 0.98, "{w8:?}");
+    assert!((w8.perplexity / w8.reference_perplexity - 1.0).abs() < 0.01, "{w8:?}");
+    assert_eq!(w16.agreements, w16.positions, "{w16:?}");
+}
+
+/// Fidelity of the integer semantics over the text made for it, printed.
+fn measure(source: &str, float: &FloatModel, weights: Weights) -> Fidelity {
+    let ring = Ring::new(DEFAULT.check().unwrap()).unwrap();
+    let plan = planner::plan(&ring, model::load(source, weights, &quiet).unwrap().linears).unwrap();
+    let local = LocalLinear::new(ring, Arc::new(plan), 2).unwrap();
+    let tokens = float.tokenizer.encode(fidelity::TEXT);
+    let f = fidelity::compare(&float.model, &float.linear, &local, &tokens, &quiet).unwrap();
+    eprintln!(
+        "{}: {source}: {:.2} % of {} positions agree, perplexity {:.3} against {:.3}, largest logit difference {:.3}",
+        weights.name(),
+        100.0 * f.agreement(),
+        f.positions,
+        f.perplexity,
+        f.reference_perplexity,
+        f.max_logit_difference
+    );
+    f
+}
+
+#[test]
+fn integer_weights_follow_the_float_model() {
+    for name in ["tiny-gpt2.gguf", "tiny-llama.gguf"] {
+        let float = model::load_float(&tiny(name), &quiet).unwrap();
+        let (w8, w16) = (measure(&tiny(name), &float, Weights::W8), measure(&tiny(name), &float, Weights::W16));
+        assert!(w8.positions > 3000 && w8.agreement() > 0.9, "{w8:?}");
+        assert!(w16.agreement() > 0.99 && w16.max_logit_difference < w8.max_logit_difference / 10.0, "{w16:?}");
+        let same = fidelity::compare(&float.model, &float.linear, &float.linear, &[1; 300], &quiet).unwrap();
+        assert_eq!((same.positions, same.agreements, same.max_logit_difference), (300, 300, 0.0));
+    }
 }
 
 #[test]

@@ -7,7 +7,10 @@ pub mod gguf;
 mod cursor;
 mod directory;
 mod file;
+mod json;
 mod metadata;
+mod names;
+mod safetensors;
 
 pub(crate) use directory::Directory;
 pub(crate) use file::{Progress, read_and_hash};

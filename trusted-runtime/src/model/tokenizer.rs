@@ -169,7 +169,6 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`Error::Model`] naming the file and what it has that is not supported.
-    #[expect(dead_code, reason = "directories come next")]
     pub(crate) fn from_json(file: &str, bytes: &[u8], vocab: usize, end: BTreeSet<u32>) -> Result<Self, Error> {
         let fail = |m: String| Error::Model(format!("{file}: {m}"));
         let json: serde_json::Value = serde_json::from_slice(bytes).map_err(|e| fail(format!("not JSON: {e}")))?;

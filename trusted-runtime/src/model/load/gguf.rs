@@ -97,6 +97,11 @@ impl Gguf {
         &self.tensors
     }
 
+    /// All metadata.
+    pub fn metadata(&self) -> &BTreeMap<String, Value> {
+        &self.metadata
+    }
+
     /// The weights of a tensor as f32.
     ///
     /// # Errors
