@@ -9,7 +9,7 @@
 //! pseudorandom whatever is encrypted. It holds for one use of a secret, which is what the types enforce: a
 //! [`Secret`] is consumed by [`MatrixCipher::begin`], and an [`Encryptor`] hands out each block once.
 
-use crate::{Answer, Error, Random, expand::PublicPolys, grid::Grid, sampler};
+use crate::{Answer, Error, Random, expand::PublicPolys, grid::Grid, sampler, slices::Slices};
 use kernels::{Int8Matrix, Ring, Tiling, product::product_on_the_fly};
 use std::{
     ops::Range,
@@ -70,7 +70,9 @@ pub struct MatrixCipher {
     tiling: Tiling,
     grid: Grid,
     public: PublicPolys,
+    /// Weighted for `slices` if there are any.
     companion: Companion,
+    slices: Option<Slices>,
 }
 
 impl MatrixCipher {
@@ -88,8 +90,12 @@ impl MatrixCipher {
     ) -> Result<Self, Error> {
         let grid = Grid::new(ring, log2_t)?;
         let public = PublicPolys::random(ring, tiling.blocks(), random);
-        let companion = Companion::compute(ring, &tiling, w, &public, threads)?;
-        Ok(Self { ring: ring.clone(), tiling, grid, public, companion })
+        let mut companion = Companion::compute(ring, &tiling, w, &public, threads)?;
+        let slices = Slices::new(ring, tiling.tile_cols());
+        if let Some(slices) = &slices {
+            companion.residues.chunks_exact_mut(ring.n()).for_each(|tile| slices.weigh(ring, tile));
+        }
+        Ok(Self { ring: ring.clone(), tiling, grid, public, companion, slices })
     }
 
     /// How the matrix is cut.
@@ -252,20 +258,26 @@ impl Decryptor<'_> {
         if out.len() != received.len() {
             return Err(Error::Misuse(format!("{} rows into {} integers", received.len(), out.len())));
         }
-        let mask = self.mask(tile, scratch);
-        for (r, (o, &b)) in out.iter_mut().zip(received).enumerate() {
-            *o = c.grid.decode(add(b, mask[c.tiling.output_coefficient(r)], c.ring.q()));
+        for ((o, &b), &m) in out.iter_mut().zip(received).zip(self.mask(tile, scratch)) {
+            *o = c.grid.decode(add(b, m, c.ring.q()));
         }
         Ok(())
     }
 
-    /// The coefficients of `A'_i·s`.
+    /// The useful coefficients of `A'_i·s`, one a row of the tile.
     fn mask<'s>(&self, tile: usize, scratch: &'s mut Scratch) -> &'s [u64] {
-        let ring = &self.cipher.ring;
+        let MatrixCipher { ring, tiling, .. } = self.cipher;
         scratch.poly.clear();
         scratch.poly.resize(ring.n(), 0);
         ring.mul_add(&mut scratch.poly, self.cipher.companion.tile(tile), &self.secret.ntt);
+        if let Some(slices) = &self.cipher.slices {
+            return slices.useful(&mut scratch.poly);
+        }
         ring.inverse_residues(&mut scratch.poly);
+        // In ascending order, so that no coefficient is overwritten before it is moved: r <= r·n_w + n_w - 1.
+        for r in 0..tiling.tile_rows() {
+            scratch.poly[r] = scratch.poly[tiling.output_coefficient(r)];
+        }
         &scratch.poly
     }
 }

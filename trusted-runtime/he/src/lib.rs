@@ -31,6 +31,7 @@ mod grid;
 pub mod noise;
 mod random;
 mod sampler;
+mod slices;
 
 pub use answer::{Answer, Unverified};
 pub use cipher::{Companion, Decryptor, Encryptor, MatrixCipher, Part, Scratch, Secret};

@@ -26,7 +26,7 @@ fn measure(ring: &Ring, tiling: Tiling, k: u32, w: &Int8Matrix, x: &[i32]) -> Ve
         ring.inverse_residues(out);
         let mask = decryptor.mask(i, &mut scratch);
         for (r, row) in tiling.tile_row_range(i).enumerate() {
-            let c = modulus::add(out[tiling.output_coefficient(r)], mask[tiling.output_coefficient(r)], ring.q());
+            let c = modulus::add(out[tiling.output_coefficient(r)], mask[r], ring.q());
             let y: i128 = w.row(row).iter().zip(x).map(|(&w, &x)| i128::from(w) * i128::from(x)).sum();
             // t·noise = t·c - q·y, centred modulo t·q.
             let (t, q) = (1i128 << k, i128::from(ring.q()));
