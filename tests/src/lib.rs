@@ -1,3 +1,9 @@
-//! End-to-end tests with the real binaries: processes, certificates, hostile peers.
+//! End-to-end tests with the real binaries: daemons on free ports with mutual TLS, models small enough
+//! for a test, and an evaluator that meddles with what it forwards.
 
 #![forbid(unsafe_code)]
+
+pub mod binaries;
+pub mod fixtures;
+pub mod meddler;
+pub mod stage;

@@ -1,0 +1,107 @@
+//! Models and what they are known to answer.
+
+use proto::v1::{self, generate_request::Input};
+use serde::Deserialize;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A tiny model of random weights with reference answers.
+pub struct Tiny {
+    /// "gpt2" or "llama".
+    pub name: String,
+    /// The GGUF file.
+    pub path: PathBuf,
+    /// Prompts with the greedy continuation of the f64 reference.
+    pub prompts: Vec<Reference>,
+}
+
+/// One prompt of `tiny_refs.json`.
+#[derive(Deserialize)]
+pub struct Reference {
+    /// As text.
+    pub text: String,
+    /// As tokens.
+    pub prompt_ids: Vec<u32>,
+    /// Greedy continuation in f64.
+    pub f64_ids: Vec<u32>,
+    /// The smallest distance between the best two logits of any step.
+    pub min_margin: f64,
+}
+
+#[derive(Deserialize)]
+struct References {
+    models: BTreeMap<String, Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    file: String,
+    prompts: Vec<Reference>,
+}
+
+/// The tiny model `name`.
+///
+/// # Panics
+/// If the test data lack it.
+pub fn tiny(name: &str) -> Tiny {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/tiny");
+    let text = fs::read_to_string(dir.join("tiny_refs.json")).expect("tests/testdata/tiny/tiny_refs.json");
+    let mut refs: References = serde_json::from_str(&text).expect("tiny_refs.json");
+    let entry = refs.models.remove(name).unwrap_or_else(|| panic!("tiny_refs.json has no model {name}"));
+    let path = dir.join(&entry.file);
+    assert!(path.is_file(), "{} is missing", path.display());
+    Tiny { name: name.to_owned(), path, prompts: entry.prompts }
+}
+
+/// A greedy request for exactly `max_tokens` tokens after `prompt`.
+pub fn greedy(prompt: &[u32], max_tokens: u32, protocol: v1::Protocol) -> v1::GenerateRequest {
+    v1::GenerateRequest {
+        input: Some(Input::TokenIds(v1::TokenIds { ids: prompt.to_vec() })),
+        max_tokens,
+        protocol: protocol.into(),
+        ignore_eos: true,
+        ..Default::default()
+    }
+}
+
+/// SmolLM2-135M-Instruct and prompts for it.
+pub struct SmolLm2 {
+    /// What `--model` takes: the file.
+    pub path: PathBuf,
+    /// Prompts as tokens.
+    pub prompts: Vec<Vec<u32>>,
+}
+
+/// SmolLM2 from the user's cache, fetched if need be.
+///
+/// # Errors
+/// The reason why it cannot be had.
+///
+/// # Panics
+/// If the test data lack its prompts, or a fetched file is not where it should be.
+pub fn smollm2() -> Result<SmolLm2, String> {
+    #[derive(Deserialize)]
+    struct Prompts {
+        prompts: Vec<Prompt>,
+    }
+    #[derive(Deserialize)]
+    struct Prompt {
+        prompt_ids: Vec<u32>,
+    }
+    let out = crate::binaries::run("bifrost", &["model", "fetch", "smollm2-135m"]);
+    if !out.status.success() {
+        let text = String::from_utf8_lossy(&out.stderr);
+        let last = text.lines().rev().find(|l| !l.trim().is_empty());
+        return Err(last.unwrap_or("bifrost model fetch gave no reason").to_owned());
+    }
+    let file = client::model::cached("smollm2-135m").expect("a fetched model is in the cache");
+    let refs = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/smollm2_refs.json");
+    let text = fs::read_to_string(refs).expect("tests/testdata/smollm2_refs.json");
+    let refs: Prompts = serde_json::from_str(&text).expect("smollm2_refs.json");
+    // The longest one alone would take as long as all others.
+    let prompts = refs.prompts.into_iter().map(|p| p.prompt_ids).filter(|p| p.len() < 100).collect();
+    Ok(SmolLm2 { path: file, prompts })
+}

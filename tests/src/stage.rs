@@ -1,0 +1,168 @@
+//! Daemons for one test: started on free ports with certificates of their own, ended on drop.
+
+use crate::binaries::binary;
+use anyhow::Context;
+use client::{
+    certificates::{Certificates, Role},
+    daemon::{Daemon, Launch},
+    inference::{Address, Completion, Runtime},
+};
+use proto::v1;
+use std::{
+    ffi::OsString,
+    path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint, Identity, ServerTlsConfig};
+
+/// Beyond this a test has hung.
+pub const LIMIT: Duration = Duration::from_secs(240);
+
+/// Certificates and a private directory that the daemons of one test share.
+pub struct Stage {
+    certificates: Certificates,
+    started: AtomicU32,
+}
+
+/// A running `gpu-evaluator`.
+pub struct Evaluator {
+    /// The process.
+    pub daemon: Daemon,
+    /// Where it listens on loopback.
+    pub port: u16,
+}
+
+/// A running `trusted-runtime` and a connection to it.
+pub struct Enclave {
+    /// The process.
+    pub daemon: Daemon,
+    /// The connection of an authorized client.
+    pub connection: Runtime,
+    /// Where it is.
+    pub address: Address,
+}
+
+impl Stage {
+    /// Makes the certificates.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn new() -> anyhow::Result<Self> {
+        Ok(Self { certificates: Certificates::issue()?, started: AtomicU32::new(0) })
+    }
+
+    /// A private directory for files of the test.
+    pub fn dir(&self) -> PathBuf {
+        self.certificates.dir().to_path_buf()
+    }
+
+    /// Starts an evaluator; port 0 takes a free one. `args` are added to address and certificates.
+    ///
+    /// # Errors
+    /// If it ends early, with its last words.
+    pub async fn evaluator(&self, port: u16, args: &[&str]) -> anyhow::Result<Evaluator> {
+        let mut all = self.common(Role::Evaluator, port);
+        all.extend(args.iter().map(Into::into));
+        let mut daemon = self.launch("gpu-evaluator", all)?;
+        let port = daemon.port(LIMIT).await?;
+        Ok(Evaluator { daemon, port })
+    }
+
+    /// Starts a runtime that serves `model` and knows the evaluator at `evaluator`.
+    ///
+    /// # Errors
+    /// If it ends early, with its last words.
+    pub async fn enclave(&self, model: &str, evaluator: Option<u16>, args: &[&str]) -> anyhow::Result<Enclave> {
+        let mut all: Vec<OsString> = vec!["serve".into(), "--model".into(), model.into()];
+        all.extend(self.common(Role::Runtime, 0));
+        if let Some(port) = evaluator {
+            all.extend(["--evaluator".into(), format!("https://127.0.0.1:{port}").into()]);
+            all.extend(["--evaluator-ca".into(), self.certificates.ca().into()]);
+            all.extend(["--evaluator-cert".into(), self.certificates.cert(Role::Runtime).into()]);
+            all.extend(["--evaluator-key".into(), self.certificates.key(Role::Runtime).into()]);
+        } else {
+            all.extend(["--protocol".into(), "local".into()]);
+        }
+        all.extend(args.iter().map(Into::into));
+        let mut daemon = self.launch("trusted-runtime", all)?;
+        let port = daemon.port(LIMIT).await?;
+        let address = self.address(port, Role::Client);
+        let connection = Runtime::connect(&address).await?;
+        Ok(Enclave { daemon, connection, address })
+    }
+
+    /// An address at `port` with the certificate of `role`.
+    pub fn address(&self, port: u16, role: Role) -> Address {
+        let c = &self.certificates;
+        Address { url: format!("https://127.0.0.1:{port}"), ca: c.ca(), cert: c.cert(role), key: c.key(role) }
+    }
+
+    /// TLS of a fake evaluator.
+    ///
+    /// # Errors
+    /// If a certificate cannot be read.
+    pub fn server_tls(&self) -> anyhow::Result<ServerTlsConfig> {
+        let c = &self.certificates;
+        let identity = Identity::from_pem(std::fs::read(c.cert(Role::Evaluator))?, std::fs::read(c.key(Role::Evaluator))?);
+        let ca = tonic::transport::Certificate::from_pem(std::fs::read(c.ca())?);
+        Ok(ServerTlsConfig::new().identity(identity).client_ca_root(ca))
+    }
+
+    /// A channel to an evaluator, opened when it is first used, with the runtime's certificate.
+    ///
+    /// # Errors
+    /// If a certificate cannot be read.
+    pub fn channel(&self, port: u16) -> anyhow::Result<Channel> {
+        let c = &self.certificates;
+        let identity = Identity::from_pem(std::fs::read(c.cert(Role::Runtime))?, std::fs::read(c.key(Role::Runtime))?);
+        let ca = tonic::transport::Certificate::from_pem(std::fs::read(c.ca())?);
+        let tls = ClientTlsConfig::new().ca_certificate(ca).identity(identity);
+        Ok(Endpoint::from_shared(format!("https://127.0.0.1:{port}"))?.tls_config(tls)?.tcp_nodelay(true).connect_lazy())
+    }
+
+    /// The flags that both daemons spell alike.
+    pub fn common(&self, role: Role, port: u16) -> Vec<OsString> {
+        let c = &self.certificates;
+        let listen = format!("127.0.0.1:{port}");
+        let mut args: Vec<OsString> = vec!["--listen".into(), listen.into()];
+        args.extend(["--tls-cert".into(), c.cert(role).into(), "--tls-key".into(), c.key(role).into()]);
+        args.extend(["--tls-client-ca".into(), c.ca().into()]);
+        args
+    }
+
+    fn launch(&self, name: &str, args: Vec<OsString>) -> anyhow::Result<Daemon> {
+        let number = self.started.fetch_add(1, Ordering::Relaxed);
+        let port_file = self.certificates.dir().join(format!("{name}.{number}.port"));
+        // Shown by a failed test, and by `--nocapture`.
+        let prefix = name.to_owned();
+        let watch: client::daemon::Watch = Box::new(move |line| println!("{prefix}: {line}"));
+        Ok(Daemon::start(Launch { program: binary(name), args, port_file, envs: Vec::new(), watch: Some(watch) })?)
+    }
+}
+
+impl Enclave {
+    /// Runs one request.
+    ///
+    /// # Errors
+    /// The runtime's reason, or that it took longer than [`LIMIT`].
+    pub async fn generate(&self, request: v1::GenerateRequest) -> anyhow::Result<Completion> {
+        let answer = tokio::time::timeout(LIMIT, self.connection.generate(request, |_| {})).await;
+        Ok(answer.context("no end of a request; the test hangs")??)
+    }
+
+    /// Waits until the runtime says that its evaluator is connected and the weights are there.
+    ///
+    /// # Errors
+    /// If that takes longer than [`LIMIT`].
+    pub async fn connected(&self) -> anyhow::Result<v1::EvaluatorInfo> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(info) = self.connection.describe().await?.evaluator {
+                return Ok(info);
+            }
+            anyhow::ensure!(Instant::now() < deadline, "the runtime never connected to its evaluator");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}

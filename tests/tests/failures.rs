@@ -1,0 +1,364 @@
+//! What happens when the evaluator is killed, restarted, another version, too small, or hostile: the
+//! request is repeated or fails with a reason, and never yields a token that differs.
+
+use anyhow::Context;
+use client::certificates::Role;
+use e2e::{
+    binaries,
+    fixtures::{Tiny, greedy, tiny},
+    meddler::{Disguise, Meddler, Meddling},
+    stage::{Enclave, LIMIT, Stage},
+};
+use proto::v1::{
+    self, Protocol, evaluator_client::EvaluatorClient, generate_event::Event, inference_client::InferenceClient,
+    tile_answer, tile_job,
+};
+use std::time::Duration;
+use tonic::Code;
+
+/// A prompt and how many tokens are asked for: long enough to be disturbed in the middle.
+const TOKENS: u32 = 120;
+
+fn prompt(model: &Tiny) -> &[u32] {
+    &model.prompts[0].prompt_ids
+}
+
+async fn ids(enclave: &Enclave, model: &Tiny, protocol: Protocol) -> anyhow::Result<Vec<u32>> {
+    Ok(enclave.generate(greedy(prompt(model), TOKENS, protocol)).await?.token_ids)
+}
+
+/// Starts a direct request and returns its stream once three tokens have come.
+async fn begun(
+    enclave: &Enclave,
+    stage: &Stage,
+    model: &Tiny,
+) -> anyhow::Result<(tonic::Streaming<v1::GenerateEvent>, Vec<u32>)> {
+    let port = enclave.address.url.rsplit(':').next().context("a port")?.parse()?;
+    let mut client = InferenceClient::new(stage.channel(port)?);
+    let mut events = client.generate(greedy(prompt(model), TOKENS, Protocol::Direct)).await?.into_inner();
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        let event = events.message().await?.context("the stream ended early")?;
+        seen.extend(token(event));
+    }
+    Ok((events, seen))
+}
+
+fn token(event: v1::GenerateEvent) -> Option<u32> {
+    match event.event {
+        Some(Event::Token(token)) => Some(token.id),
+        _ => None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_evaluator_restarted_in_mid_generation_changes_no_token() -> anyhow::Result<()> {
+    let model = tiny("llama");
+    let stage = Stage::new()?;
+    let mut evaluator = stage.evaluator(0, &["--threads", "1"]).await?;
+    let enclave = stage.enclave(&model.path.to_string_lossy(), Some(evaluator.port), &["--retry-for", "60"]).await?;
+    let undisturbed = ids(&enclave, &model, Protocol::Direct).await?;
+    assert_eq!(undisturbed, ids(&enclave, &model, Protocol::Local).await?);
+
+    // A fast machine may be done before it can be disturbed; then it is disturbed again.
+    for _ in 0..10 {
+        let (mut events, mut seen) = begun(&enclave, &stage, &model).await?;
+        evaluator.daemon.kill();
+        evaluator = stage.evaluator(evaluator.port, &["--threads", "1"]).await?;
+        let mut retries = 0;
+        while let Some(event) = tokio::time::timeout(LIMIT, events.message()).await?? {
+            if let Some(Event::Finished(finished)) = &event.event {
+                retries = finished.timing.context("timing")?.retries;
+            }
+            seen.extend(token(event));
+        }
+        assert_eq!(seen, undisturbed);
+        if retries > 0 {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("no generation was ever disturbed")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_evaluator_that_stays_away_is_an_error_with_a_reason() -> anyhow::Result<()> {
+    let model = tiny("gpt2");
+    let stage = Stage::new()?;
+    let mut evaluator = stage.evaluator(0, &["--threads", "1"]).await?;
+    let enclave = stage.enclave(&model.path.to_string_lossy(), Some(evaluator.port), &["--retry-for", "1"]).await?;
+    let undisturbed = ids(&enclave, &model, Protocol::Local).await?;
+    let (mut events, mut seen) = begun(&enclave, &stage, &model).await?;
+    evaluator.daemon.kill();
+    let status = loop {
+        match tokio::time::timeout(LIMIT, events.message()).await? {
+            Ok(Some(event)) => seen.extend(token(event)),
+            Ok(None) => break None,
+            Err(status) => break Some(status),
+        }
+    };
+    assert!(undisturbed.starts_with(&seen), "a token differs");
+    if let Some(status) = status {
+        assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+        assert!(status.message().contains("evaluator"), "{status:?}");
+    } else {
+        assert_eq!(seen, undisturbed, "a stream that ends well is whole");
+    }
+    // The runtime lives on: local at once, direct with a reason, and direct again with a new evaluator.
+    assert_eq!(ids(&enclave, &model, Protocol::Local).await?, undisturbed);
+    let error = ids(&enclave, &model, Protocol::Direct).await.err().context("there is no evaluator")?.to_string();
+    assert!(error.contains("unavailable") && error.contains("evaluator"), "{error}");
+    let _evaluator = stage.evaluator(evaluator.port, &[]).await?;
+    enclave.connected().await?;
+    assert_eq!(ids(&enclave, &model, Protocol::Direct).await?, undisturbed);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_a_hostile_evaluator_sends_becomes_a_token() -> anyhow::Result<()> {
+    let model = tiny("llama");
+    let stage = Stage::new()?;
+    let evaluator = stage.evaluator(0, &[]).await?;
+    let meddler = Meddler::start(&stage, &evaluator).await?;
+    let config = stage.dir().join("hasty.toml");
+    std::fs::write(&config, "[evaluator]\ndeadline_seconds = 1\nretry_for_seconds = 2\n")?;
+    let config = config.to_string_lossy();
+    let enclave = stage.enclave(&model.path.to_string_lossy(), Some(meddler.port), &["--config", &config]).await?;
+    let honest = ids(&enclave, &model, Protocol::Local).await?;
+    assert_eq!(ids(&enclave, &model, Protocol::Direct).await?, honest);
+
+    for what in Meddling::ALL {
+        // Once: the call is repeated with fresh randomness, or the request fails.
+        let before = meddler.seen();
+        meddler.meddle(what, 1);
+        match ids(&enclave, &model, Protocol::Direct).await {
+            Ok(found) => assert_eq!(found, honest, "{what:?} once"),
+            Err(error) => assert!(error.to_string().contains("evaluator"), "{what:?} once: {error}"),
+        }
+        assert_eq!(meddler.seen().meddled, before.meddled + 1, "{what:?} was not tried");
+        // Always: an error with a reason, and no token at all.
+        meddler.meddle(what, u64::MAX);
+        let error = match ids(&enclave, &model, Protocol::Direct).await {
+            Ok(found) => panic!("{what:?} always: answered, {}", if found == honest { "rightly" } else { "WRONGLY" }),
+            Err(error) => error.to_string(),
+        };
+        assert!(error.contains("evaluator"), "{what:?} always: {error}");
+        assert!(error.len() < 600 && !error.contains('\u{7}'), "{what:?}: the peer's words came through: {error:?}");
+        println!("{what:?}: {error}");
+        // The runtime lives on.
+        meddler.behave();
+        assert_eq!(ids(&enclave, &model, Protocol::Direct).await?, honest, "after {what:?}");
+    }
+    assert_eq!(ids(&enclave, &model, Protocol::Local).await?, honest);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_versions_and_rings_are_refused_with_both_sides_named() -> anyhow::Result<()> {
+    let model = tiny("gpt2");
+    let stage = Stage::new()?;
+    let evaluator = stage.evaluator(0, &[]).await?;
+    let truth = hello(&stage, evaluator.port, v1::HelloRequest {
+        version: proto::VERSION.into(),
+        protocol: proto::PROTOCOL,
+        params_id: vec![0; 32].into(),
+    });
+    let status = truth.await.err().context("a wrong ring was accepted")?;
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
+    assert!(status.message().contains(&"00".repeat(4)), "the runtime's ring is not named: {status:?}");
+    let other = v1::HelloRequest {
+        version: "9.9.9".into(),
+        protocol: proto::PROTOCOL + 1,
+        params_id: vec![0; 32].into(),
+    };
+    let status = hello(&stage, evaluator.port, other).await.err().context("another protocol was accepted")?;
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
+    assert!(status.message().contains("9.9.9") && status.message().contains(proto::VERSION), "{status:?}");
+
+    let lies = [
+        (Disguise { protocol: Some(proto::PROTOCOL + 1), version: Some("9.9.9".into()), ..Disguise::default() }, "9.9.9"),
+        (Disguise { params_id: Some(vec![0xab; 32].into()), ..Disguise::default() }, "abab"),
+    ];
+    for (lie, named) in lies {
+        let meddler = Meddler::start(&stage, &evaluator).await?;
+        meddler.disguise(lie);
+        let enclave = stage.enclave(&model.path.to_string_lossy(), Some(meddler.port), &["--retry-for", "1"]).await?;
+        let error = ids(&enclave, &model, Protocol::Direct).await.err().context("the peer was accepted")?.to_string();
+        assert!(error.contains(named), "the evaluator's side is not named: {error}");
+        if named == "9.9.9" {
+            assert!(error.contains(proto::VERSION), "the runtime's side is not named: {error}");
+        }
+        assert_eq!(meddler.seen().uploads, 0, "weights were sent to a peer that does not fit");
+        ids(&enclave, &model, Protocol::Local).await?;
+    }
+    Ok(())
+}
+
+async fn hello(stage: &Stage, port: u16, request: v1::HelloRequest) -> Result<v1::HelloResponse, tonic::Status> {
+    let channel = stage.channel(port).map_err(|e| tonic::Status::internal(e.to_string()))?;
+    Ok(EvaluatorClient::new(channel).hello(request).await?.into_inner())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn weights_beyond_the_memory_budget_are_refused_or_held_smaller() -> anyhow::Result<()> {
+    let model = tiny("llama");
+    let path = model.path.to_string_lossy();
+    let stage = Stage::new()?;
+    let small = stage.evaluator(0, &["--memory-budget", "20000"]).await?;
+    let enclave = stage.enclave(&path, Some(small.port), &["--retry-for", "1"]).await?;
+    let honest = ids(&enclave, &model, Protocol::Local).await?;
+    let error = ids(&enclave, &model, Protocol::Direct).await.err().context("20 kB held a model")?.to_string();
+    assert!(error.contains("20000") && error.contains("budget"), "{error}");
+    assert_eq!(ids(&enclave, &model, Protocol::Local).await?, honest);
+
+    // Room for a part of the tiles: the rest is held as int8, and the tokens stay the same.
+    let middling = stage.evaluator(0, &["--memory-budget", "700000"]).await?;
+    let enclave = stage.enclave(&path, Some(middling.port), &["--residency", "pinned"]).await?;
+    let info = enclave.connected().await?;
+    assert!(info.fallback_layers > 0 && info.pinned_layers > 0, "{info:?}");
+    assert_eq!(ids(&enclave, &model, Protocol::Direct).await?, honest);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn oversized_and_malformed_messages_are_refused_on_both_sides() -> anyhow::Result<()> {
+    let model = tiny("gpt2");
+    let stage = Stage::new()?;
+    let evaluator = stage.evaluator(0, &[]).await?;
+    let enclave = stage.enclave(&model.path.to_string_lossy(), Some(evaluator.port), &[]).await?;
+    let honest = ids(&enclave, &model, Protocol::Local).await?;
+
+    // The runtime's door.
+    let port = enclave.address.url.rsplit(':').next().context("a port")?.parse()?;
+    let mut client = InferenceClient::new(stage.channel(port)?);
+    let huge = v1::GenerateRequest {
+        input: Some(v1::generate_request::Input::Prompt("x".repeat(9 << 20))),
+        ..Default::default()
+    };
+    let status = client.generate(huge).await.err().context("9 MiB of prompt were accepted")?;
+    assert_eq!(status.code(), Code::OutOfRange, "{status:?}");
+    let empty = client.generate(v1::GenerateRequest::default()).await.err().context("no input was accepted")?;
+    assert_eq!(empty.code(), Code::InvalidArgument, "{empty:?}");
+
+    // The evaluator's door.
+    let mut client = EvaluatorClient::new(stage.channel(evaluator.port)?);
+    let part = |bytes: Vec<u8>| v1::TileJob {
+        job_id: 1,
+        body: Some(tile_job::Body::Part(v1::JobPart { vector: 0, first_block: 0, blocks: bytes.into() })),
+    };
+    let stream = tokio_stream::iter([part(vec![0; 33 << 20])]);
+    let refused = match client.multiply(stream).await {
+        Ok(mut answers) => answers.get_mut().message().await.err(),
+        Err(status) => Some(status),
+    };
+    let status = refused.context("33 MiB in one message were accepted")?;
+    assert_eq!(status.code(), Code::OutOfRange, "{status:?}");
+    let header = v1::JobHeader { matrix_id: vec![7; 32].into(), vectors: 1, deadline_ms: 0 };
+    let job = v1::TileJob { job_id: 1, body: Some(tile_job::Body::Header(header)) };
+    let mut answers = client.multiply(tokio_stream::iter([job, part(b"no such format".to_vec())])).await?.into_inner();
+    let answer = answers.message().await?.context("no answer to a job for an unknown matrix")?;
+    let Some(tile_answer::Body::Failure(failure)) = answer.body else { anyhow::bail!("not refused") };
+    assert_eq!(failure.kind(), v1::FailureKind::MatrixAbsent, "{failure:?}");
+
+    // Bytes that are not even TLS, on both.
+    for port in [port, evaluator.port] {
+        let mut raw = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
+        tokio::io::AsyncWriteExt::write_all(&mut raw, &[0x55; 4096]).await?;
+    }
+    assert_eq!(ids(&enclave, &model, Protocol::Direct).await?, honest);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_in_use_is_one_clear_line() -> anyhow::Result<()> {
+    let model = tiny("gpt2");
+    let model = model.path.to_string_lossy();
+    let stage = Stage::new()?;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let port = taken.local_addr()?.port();
+    let runtime_flags = ["serve", "--protocol", "local", "--model", &model];
+    for (name, role, flags) in
+        [("gpu-evaluator", Role::Evaluator, &[][..]), ("trusted-runtime", Role::Runtime, &runtime_flags[..])]
+    {
+        let out = binaries::command(name).args(flags).args(stage.common(role, port)).output()?;
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success(), "{name} shared a port");
+        let last = text.lines().last().unwrap_or_default();
+        assert!(last.contains(&format!("127.0.0.1:{port}")) && last.contains("in use"), "{name}: {text}");
+        assert!(out.stdout.is_empty(), "{name} wrote to stdout");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_frees_its_place() -> anyhow::Result<()> {
+    let model = tiny("gpt2");
+    let stage = Stage::new()?;
+    let evaluator = stage.evaluator(0, &[]).await?;
+    let meddler = Meddler::start(&stage, &evaluator).await?;
+    let config = stage.dir().join("patient.toml");
+    std::fs::write(&config, "[engine]\nmax_running = 1\nmax_queue = 1\n[evaluator]\ndeadline_seconds = 600\n")?;
+    let config = config.to_string_lossy();
+    let enclave = stage.enclave(&model.path.to_string_lossy(), Some(meddler.port), &["--config", &config]).await?;
+    let honest = ids(&enclave, &model, Protocol::Direct).await?;
+    for _ in 0..3 {
+        // One request hangs for ten minutes if nobody cancels it; its client leaves.
+        let (events, _) = begun(&enclave, &stage, &model).await?;
+        let before = meddler.seen();
+        meddler.meddle(Meddling::Silence, u64::MAX);
+        let swallowed = async {
+            while meddler.seen().meddled == before.meddled {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let hung = tokio::time::timeout(Duration::from_secs(10), swallowed).await.is_ok();
+        drop(events);
+        meddler.behave();
+        assert_eq!(ids(&enclave, &model, Protocol::Direct).await?, honest);
+        if hung {
+            return Ok(());
+        }
+    }
+    anyhow::bail!("no generation was slow enough to be left")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_evaluator_holds_is_not_sent_again() -> anyhow::Result<()> {
+    let model = tiny("llama");
+    let path = model.path.to_string_lossy();
+    let stage = Stage::new()?;
+    let cache = stage.dir().join("cache");
+    let cache = cache.to_string_lossy();
+    let flags = ["--cache-dir", &*cache];
+    let mut evaluator = stage.evaluator(0, &flags).await?;
+    let meddler = Meddler::start(&stage, &evaluator).await?;
+    let enclave = stage.enclave(&path, Some(meddler.port), &[]).await?;
+    enclave.connected().await?;
+    let honest = ids(&enclave, &model, Protocol::Direct).await?;
+    let first = meddler.seen().uploads;
+    assert!(first > 0, "nothing was uploaded at first");
+    drop(enclave);
+
+    // Another runtime, the same evaluator.
+    let enclave = stage.enclave(&path, Some(meddler.port), &[]).await?;
+    enclave.connected().await?;
+    assert_eq!(ids(&enclave, &model, Protocol::Direct).await?, honest);
+    assert_eq!(meddler.seen().uploads, first, "a resident matrix was uploaded again");
+
+    // The same runtime, another process of the evaluator, the same disk.
+    evaluator.daemon.kill();
+    evaluator = stage.evaluator(evaluator.port, &flags).await?;
+    assert_eq!(ids(&enclave, &model, Protocol::Direct).await?, honest);
+    assert_eq!(meddler.seen().uploads, first, "a cached matrix was uploaded again");
+
+    // A corrupt file is noticed and sent again.
+    evaluator.daemon.kill();
+    let victim = std::fs::read_dir(&*cache)?.next().context("the cache is empty")??.path();
+    let mut bytes = std::fs::read(&victim)?;
+    let last = bytes.last_mut().context("an empty file in the cache")?;
+    *last ^= 1;
+    std::fs::write(&victim, bytes)?;
+    let _evaluator = stage.evaluator(evaluator.port, &flags).await?;
+    assert_eq!(ids(&enclave, &model, Protocol::Direct).await?, honest);
+    assert_eq!(meddler.seen().uploads, first + 1, "one corrupt matrix, one upload");
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! The main job: the same tokens whether linear layers run encrypted on the evaluator or in the enclave.
+
+use client::{certificates::Role, inference::Runtime};
+use e2e::{
+    fixtures::{self, Tiny, greedy, tiny},
+    stage::{Enclave, LIMIT, Stage},
+};
+use proto::v1::{self, Protocol};
+
+/// Greedy ids of every prompt.
+async fn answers(enclave: &Enclave, model: &Tiny, protocol: Protocol) -> anyhow::Result<Vec<Vec<u32>>> {
+    let mut all = Vec::new();
+    for prompt in &model.prompts {
+        let tokens = u32::try_from(prompt.f64_ids.len())?;
+        let answer = enclave.generate(greedy(&prompt.prompt_ids, tokens, protocol)).await?;
+        assert_eq!(answer.protocol, protocol);
+        assert_eq!(answer.prompt_tokens as usize, prompt.prompt_ids.len());
+        assert_eq!((answer.token_ids.len(), answer.finish_reason), (prompt.f64_ids.len(), "length"));
+        let (up, down) = (answer.timing.bytes_up_per_token, answer.timing.bytes_down_per_token);
+        assert_eq!((up > 0, down > 0), (protocol == Protocol::Direct, protocol == Protocol::Direct), "{up} {down}");
+        all.push(answer.token_ids);
+    }
+    Ok(all)
+}
+
+/// Every combination of threads and residency gives the same tokens, encrypted or not, on all prompts.
+async fn same_tokens_on_every_path(model: &str, weights: &str) -> anyhow::Result<()> {
+    let model = tiny(model);
+    let path = model.path.to_string_lossy();
+    let mut known: Option<Vec<Vec<u32>>> = None;
+    for (threads, residency) in [("1", "pinned"), ("2", "fallback"), ("2", "pinned"), ("1", "fallback")] {
+        let stage = Stage::new()?;
+        let evaluator = stage.evaluator(0, &["--threads", threads]).await?;
+        let flags = ["--weights", weights, "--threads", threads, "--residency", residency];
+        let enclave = stage.enclave(&path, Some(evaluator.port), &flags).await?;
+        let info = enclave.connected().await?;
+        assert_eq!(info.pinned_layers > 0, residency == "pinned", "{info:?}");
+        assert_eq!(info.fallback_layers > 0, residency == "fallback", "{info:?}");
+
+        let what = format!("{} {weights}, {threads} threads, {residency}", model.name);
+        let local = answers(&enclave, &model, Protocol::Local).await?;
+        let direct = answers(&enclave, &model, Protocol::Direct).await?;
+        assert_eq!(direct, local, "{what}: direct and local differ");
+        assert_eq!(known.get_or_insert(local.clone()), &local, "{what}: differs from other threads");
+    }
+    if weights == "w16" {
+        let f64_ids: Vec<_> = model.prompts.iter().map(|p| p.f64_ids.clone()).collect();
+        assert!(model.prompts.iter().all(|p| p.min_margin > 5e-3), "the references are too close to call");
+        assert_eq!(known, Some(f64_ids), "{}: w16 differs from the f64 reference", model.name);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gpt2_w8() -> anyhow::Result<()> {
+    same_tokens_on_every_path("gpt2", "w8").await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gpt2_w16() -> anyhow::Result<()> {
+    same_tokens_on_every_path("gpt2", "w16").await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn llama_w8() -> anyhow::Result<()> {
+    same_tokens_on_every_path("llama", "w8").await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn llama_w16() -> anyhow::Result<()> {
+    same_tokens_on_every_path("llama", "w16").await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_seed_gives_the_same_tokens_on_both_paths() -> anyhow::Result<()> {
+    let model = tiny("llama");
+    let stage = Stage::new()?;
+    let evaluator = stage.evaluator(0, &[]).await?;
+    let enclave = stage.enclave(&model.path.to_string_lossy(), Some(evaluator.port), &[]).await?;
+    let ask = async |seed: u64, protocol: Protocol| {
+        let sampling = v1::Sampling {
+            temperature: Some(1.3),
+            top_k: Some(50),
+            top_p: Some(0.95),
+            min_p: Some(0.01),
+            repetition_penalty: Some(1.1),
+            seed: Some(seed),
+        };
+        let request = v1::GenerateRequest {
+            sampling: Some(sampling),
+            ..greedy(&model.prompts[0].prompt_ids, 24, protocol)
+        };
+        enclave.generate(request).await.map(|a| a.token_ids)
+    };
+    let first = ask(7, Protocol::Direct).await?;
+    assert_eq!(ask(7, Protocol::Local).await?, first);
+    assert_eq!(ask(7, Protocol::Direct).await?, first, "the same seed again");
+    assert_ne!(ask(8, Protocol::Local).await?, first, "another seed");
+    assert_ne!(enclave.generate(greedy(&model.prompts[0].prompt_ids, 24, Protocol::Local)).await?.token_ids, first);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_at_the_same_time_do_not_disturb_each_other() -> anyhow::Result<()> {
+    let model = tiny("gpt2");
+    let stage = Stage::new()?;
+    let evaluator = stage.evaluator(0, &[]).await?;
+    let enclave = stage.enclave(&model.path.to_string_lossy(), Some(evaluator.port), &[]).await?;
+    let alone = answers(&enclave, &model, Protocol::Local).await?;
+    let together = model.prompts.iter().enumerate().flat_map(|(i, prompt)| {
+        [Protocol::Direct, Protocol::Local].map(|protocol| (i, greedy(&prompt.prompt_ids, 16, protocol)))
+    });
+    let enclave = &enclave;
+    let runs = together.map(|(i, request)| async move { enclave.generate(request).await.map(|a| (i, a.token_ids)) });
+    for (i, ids) in futures::future::try_join_all(runs).await? {
+        assert_eq!(ids, alone[i], "prompt {i}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_daemons_refuse_strangers_and_leave_when_asked() -> anyhow::Result<()> {
+    let model = tiny("llama");
+    let (stage, other) = (Stage::new()?, Stage::new()?);
+    let mut evaluator = stage.evaluator(0, &[]).await?;
+    let mut enclave = stage.enclave(&model.path.to_string_lossy(), Some(evaluator.port), &[]).await?;
+    enclave.connected().await?;
+    for port in [evaluator.port, enclave.daemon.port(LIMIT).await?] {
+        // The stranger trusts the right authority and shows a certificate of another one.
+        let mut stranger = other.address(port, Role::Client);
+        stranger.ca = stage.address(port, Role::Client).ca;
+        let refused = match Runtime::connect(&stranger).await {
+            Ok(connection) => connection.describe().await.is_err() && connection.serving().await.is_err(),
+            Err(_) => true,
+        };
+        assert!(refused, "port {port} served a stranger");
+        // And a daemon of another authority is not believed.
+        let mut fooled = stage.address(port, Role::Client);
+        fooled.ca = other.address(port, Role::Client).ca;
+        assert!(Runtime::connect(&fooled).await.is_err(), "port {port} was believed without reason");
+    }
+    for daemon in [&mut enclave.daemon, &mut evaluator.daemon] {
+        daemon.terminate();
+        let status = daemon.wait(LIMIT).await?;
+        assert!(status.success(), "{} left with {status}: {:?}", daemon.name(), daemon.last_lines());
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn smollm2_gives_the_same_tokens_encrypted() -> anyhow::Result<()> {
+    let model = match fixtures::smollm2() {
+        Ok(model) => model,
+        Err(reason) => {
+            println!("skipped: SmolLM2 cannot be had here: {reason}");
+            return Ok(());
+        }
+    };
+    for (residency, bytes_per_weight, tokens) in [("pinned", 9.0, 4), ("fallback", 1.3, 1)] {
+        let stage = Stage::new()?;
+        let evaluator = stage.evaluator(0, &[]).await?;
+        let enclave =
+            stage.enclave(&model.path.to_string_lossy(), Some(evaluator.port), &["--residency", residency]).await?;
+        let info = enclave.connected().await?;
+        assert!(info.bytes_per_weight <= bytes_per_weight, "{residency}: {} bytes per weight", info.bytes_per_weight);
+        for prompt in &model.prompts {
+            let local = enclave.generate(greedy(prompt, tokens, Protocol::Local)).await?;
+            let direct = enclave.generate(greedy(prompt, tokens, Protocol::Direct)).await?;
+            assert_eq!(direct.token_ids, local.token_ids, "{residency}");
+        }
+    }
+    Ok(())
+}
