@@ -97,7 +97,8 @@ pub fn smollm2() -> Result<SmolLm2, String> {
         let last = text.lines().rev().find(|l| !l.trim().is_empty());
         return Err(last.unwrap_or("bifrost model fetch gave no reason").to_owned());
     }
-    let file = client::model::cached("smollm2-135m").expect("a fetched model is in the cache");
+    let entry = client::model::entry("smollm2-135m").expect("it was fetched by this name");
+    let file = client::model::cache_dir().expect("it was fetched into it").join(entry.file);
     let refs = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/smollm2_refs.json");
     let text = fs::read_to_string(refs).expect("tests/testdata/smollm2_refs.json");
     let refs: Prompts = serde_json::from_str(&text).expect("smollm2_refs.json");

@@ -7,16 +7,22 @@ use crate::stage::{Evaluator, Stage};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use proto::v1::{
-    self, AnswerPart, HelloResponse, TileAnswer, evaluator_client::EvaluatorClient,
-    evaluator_server::EvaluatorServer, tile_answer::Body,
+    self, AnswerPart, HelloResponse, TileAnswer, evaluator_client::EvaluatorClient, evaluator_server::EvaluatorServer,
+    tile_answer::Body,
 };
 use std::{
     pin::Pin,
     sync::{Arc, Mutex},
 };
 use tokio::{net::TcpListener, sync::mpsc};
-use tokio_stream::{Stream, wrappers::{ReceiverStream, TcpListenerStream}};
-use tonic::{Request, Response, Status, Streaming, transport::{Channel, Server}};
+use tokio_stream::{
+    Stream,
+    wrappers::{ReceiverStream, TcpListenerStream},
+};
+use tonic::{
+    Request, Response, Status, Streaming,
+    transport::{Channel, Server},
+};
 
 /// What is done to an answer part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,7 +210,10 @@ impl v1::evaluator_server::Evaluator for Service {
 
     type MultiplyStream = Answers<TileAnswer>;
 
-    async fn multiply(&self, request: Request<Streaming<v1::TileJob>>) -> Result<Response<Self::MultiplyStream>, Status> {
+    async fn multiply(
+        &self,
+        request: Request<Streaming<v1::TileJob>>,
+    ) -> Result<Response<Self::MultiplyStream>, Status> {
         let plan = self.plan.clone();
         let jobs = forward(request.into_inner(), move |job: &v1::TileJob| {
             if matches!(job.body, Some(v1::tile_job::Body::Cancel(_))) {
@@ -284,10 +293,7 @@ impl Plan {
 }
 
 /// Passes messages on until either side ends.
-fn forward<T: Send + 'static>(
-    mut from: Streaming<T>,
-    mut look: impl FnMut(&T) + Send + 'static,
-) -> ReceiverStream<T> {
+fn forward<T: Send + 'static>(mut from: Streaming<T>, mut look: impl FnMut(&T) + Send + 'static) -> ReceiverStream<T> {
     let (out, stream) = mpsc::channel(16);
     tokio::spawn(async move {
         while let Some(Ok(message)) = from.next().await {

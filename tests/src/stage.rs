@@ -104,7 +104,8 @@ impl Stage {
     /// If a certificate cannot be read.
     pub fn server_tls(&self) -> anyhow::Result<ServerTlsConfig> {
         let c = &self.certificates;
-        let identity = Identity::from_pem(std::fs::read(c.cert(Role::Evaluator))?, std::fs::read(c.key(Role::Evaluator))?);
+        let identity =
+            Identity::from_pem(std::fs::read(c.cert(Role::Evaluator))?, std::fs::read(c.key(Role::Evaluator))?);
         let ca = tonic::transport::Certificate::from_pem(std::fs::read(c.ca())?);
         Ok(ServerTlsConfig::new().identity(identity).client_ca_root(ca))
     }
@@ -118,7 +119,10 @@ impl Stage {
         let identity = Identity::from_pem(std::fs::read(c.cert(Role::Runtime))?, std::fs::read(c.key(Role::Runtime))?);
         let ca = tonic::transport::Certificate::from_pem(std::fs::read(c.ca())?);
         let tls = ClientTlsConfig::new().ca_certificate(ca).identity(identity);
-        Ok(Endpoint::from_shared(format!("https://127.0.0.1:{port}"))?.tls_config(tls)?.tcp_nodelay(true).connect_lazy())
+        Ok(Endpoint::from_shared(format!("https://127.0.0.1:{port}"))?
+            .tls_config(tls)?
+            .tcp_nodelay(true)
+            .connect_lazy())
     }
 
     /// The flags that both daemons spell alike.

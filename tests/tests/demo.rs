@@ -37,9 +37,10 @@ const KEYS: [&str; 24] = [
 
 fn keys(value: &Value, at: &str) -> BTreeSet<String> {
     match value {
-        Value::Object(map) => {
-            map.iter().flat_map(|(k, v)| keys(v, &if at.is_empty() { k.clone() } else { format!("{at}.{k}") })).collect()
-        }
+        Value::Object(map) => map
+            .iter()
+            .flat_map(|(k, v)| keys(v, &if at.is_empty() { k.clone() } else { format!("{at}.{k}") }))
+            .collect(),
         _ => BTreeSet::from([at.to_owned()]),
     }
 }
@@ -112,8 +113,20 @@ fn generate_and_inspect_work_on_a_file() {
     let path = model.path.to_string_lossy();
     let ask = |protocol: &str| {
         object(&[
-            "generate", "--json", "--model", &path, "--prompt", "Hello", "--max-tokens", "8", "--temperature", "0.8",
-            "--seed", "3", "--protocol", protocol,
+            "generate",
+            "--json",
+            "--model",
+            &path,
+            "--prompt",
+            "Hello",
+            "--max-tokens",
+            "8",
+            "--temperature",
+            "0.8",
+            "--seed",
+            "3",
+            "--protocol",
+            protocol,
         ])
     };
     let (direct, local) = (ask("direct"), ask("local"));

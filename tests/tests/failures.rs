@@ -157,25 +157,25 @@ async fn other_versions_and_rings_are_refused_with_both_sides_named() -> anyhow:
     let model = tiny("gpt2");
     let stage = Stage::new()?;
     let evaluator = stage.evaluator(0, &[]).await?;
-    let truth = hello(&stage, evaluator.port, v1::HelloRequest {
-        version: proto::VERSION.into(),
-        protocol: proto::PROTOCOL,
-        params_id: vec![0; 32].into(),
-    });
+    let truth = hello(
+        &stage,
+        evaluator.port,
+        v1::HelloRequest { version: proto::VERSION.into(), protocol: proto::PROTOCOL, params_id: vec![0; 32].into() },
+    );
     let status = truth.await.err().context("a wrong ring was accepted")?;
     assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
     assert!(status.message().contains(&"00".repeat(4)), "the runtime's ring is not named: {status:?}");
-    let other = v1::HelloRequest {
-        version: "9.9.9".into(),
-        protocol: proto::PROTOCOL + 1,
-        params_id: vec![0; 32].into(),
-    };
+    let other =
+        v1::HelloRequest { version: "9.9.9".into(), protocol: proto::PROTOCOL + 1, params_id: vec![0; 32].into() };
     let status = hello(&stage, evaluator.port, other).await.err().context("another protocol was accepted")?;
     assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
     assert!(status.message().contains("9.9.9") && status.message().contains(proto::VERSION), "{status:?}");
 
     let lies = [
-        (Disguise { protocol: Some(proto::PROTOCOL + 1), version: Some("9.9.9".into()), ..Disguise::default() }, "9.9.9"),
+        (
+            Disguise { protocol: Some(proto::PROTOCOL + 1), version: Some("9.9.9".into()), ..Disguise::default() },
+            "9.9.9",
+        ),
         (Disguise { params_id: Some(vec![0xab; 32].into()), ..Disguise::default() }, "abab"),
     ];
     for (lie, named) in lies {

@@ -86,10 +86,8 @@ async fn a_seed_gives_the_same_tokens_on_both_paths() -> anyhow::Result<()> {
             repetition_penalty: Some(1.1),
             seed: Some(seed),
         };
-        let request = v1::GenerateRequest {
-            sampling: Some(sampling),
-            ..greedy(&model.prompts[0].prompt_ids, 24, protocol)
-        };
+        let request =
+            v1::GenerateRequest { sampling: Some(sampling), ..greedy(&model.prompts[0].prompt_ids, 24, protocol) };
         enclave.generate(request).await.map(|a| a.token_ids)
     };
     let first = ask(7, Protocol::Direct).await?;
