@@ -157,36 +157,39 @@ async fn other_versions_and_rings_are_refused_with_both_sides_named() -> anyhow:
     let model = tiny("gpt2");
     let stage = Stage::new()?;
     let evaluator = stage.evaluator(0, &[]).await?;
-    let truth = hello(
-        &stage,
-        evaluator.port,
-        v1::HelloRequest { version: proto::VERSION.into(), protocol: proto::PROTOCOL, params_id: vec![0; 32].into() },
-    );
-    let status = truth.await.err().context("a wrong ring was accepted")?;
-    assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
-    assert!(status.message().contains(&"00".repeat(4)), "the runtime's ring is not named: {status:?}");
-    let other =
-        v1::HelloRequest { version: "9.9.9".into(), protocol: proto::PROTOCOL + 1, params_id: vec![0; 32].into() };
-    let status = hello(&stage, evaluator.port, other).await.err().context("another protocol was accepted")?;
-    assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
-    assert!(status.message().contains("9.9.9") && status.message().contains(proto::VERSION), "{status:?}");
+    let plain = stage.enclave(&model.path.to_string_lossy(), None, &[]).await?;
+    let ring = plain.connection.describe().await?.ring.context("the runtime names no ring")?.params_id;
+    let same =
+        || v1::HelloRequest { version: proto::VERSION.into(), protocol: proto::PROTOCOL, params_id: ring.clone() };
+    assert_eq!(hello(&stage, evaluator.port, same()).await?.params_id, ring);
+    let (next, mine) = (proto::PROTOCOL + 1, proto::PROTOCOL.to_string());
+    let hex: String = ring[..4].iter().map(|b| format!("{b:02x}")).collect();
 
-    let lies = [
-        (
-            Disguise { protocol: Some(proto::PROTOCOL + 1), version: Some("9.9.9".into()), ..Disguise::default() },
-            "9.9.9",
-        ),
-        (Disguise { params_id: Some(vec![0xab; 32].into()), ..Disguise::default() }, "abab"),
+    // The evaluator refuses a runtime that does not fit.
+    let others = [
+        (v1::HelloRequest { version: "9.9.9".into(), ..same() }, "9.9.9", proto::VERSION),
+        (v1::HelloRequest { protocol: next, ..same() }, "protocol", &mine),
+        (v1::HelloRequest { params_id: vec![0xab; 32].into(), ..same() }, "abababab", &hex),
     ];
-    for (lie, named) in lies {
+    for (other, theirs, ours) in others {
+        let status = hello(&stage, evaluator.port, other).await.err().context("a runtime was accepted")?;
+        assert_eq!(status.code(), Code::FailedPrecondition, "{status:?}");
+        assert!(status.message().contains(theirs) && status.message().contains(ours), "{theirs}, {ours}: {status:?}");
+    }
+
+    // The runtime refuses an evaluator that does not fit, and sends it no weights.
+    let lies = [
+        (Disguise { version: Some("9.9.9".into()), ..Disguise::default() }, "9.9.9", proto::VERSION),
+        (Disguise { protocol: Some(next), ..Disguise::default() }, "protocol", &mine),
+        (Disguise { params_id: Some(vec![0xab; 32].into()), ..Disguise::default() }, "abababab", &hex),
+    ];
+    for (lie, theirs, ours) in lies {
         let meddler = Meddler::start(&stage, &evaluator).await?;
         meddler.disguise(lie);
         let enclave = stage.enclave(&model.path.to_string_lossy(), Some(meddler.port), &["--retry-for", "1"]).await?;
-        let error = ids(&enclave, &model, Protocol::Direct).await.err().context("the peer was accepted")?.to_string();
-        assert!(error.contains(named), "the evaluator's side is not named: {error}");
-        if named == "9.9.9" {
-            assert!(error.contains(proto::VERSION), "the runtime's side is not named: {error}");
-        }
+        let error = ids(&enclave, &model, Protocol::Direct).await.err().context("an evaluator was accepted")?;
+        let error = error.to_string();
+        assert!(error.contains(theirs) && error.contains(ours), "{theirs}, {ours}: {error}");
         assert_eq!(meddler.seen().uploads, 0, "weights were sent to a peer that does not fit");
         ids(&enclave, &model, Protocol::Local).await?;
     }
