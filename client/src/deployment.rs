@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use proto::v1;
@@ -26,6 +26,10 @@ pub const RUNTIME: &str = "trusted-runtime";
 const START_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Binding a port takes milliseconds.
 const LISTEN_LIMIT: Duration = Duration::from_secs(60);
+/// Time a complaint about the evaluator has to dissolve.
+const COMPLAINT_GRACE: Duration = Duration::from_secs(2);
+/// How the runtime's complaint about the evaluator begins; its `reason` field says why.
+const EVALUATOR_DOWN: &str = "evaluator connection is down";
 const POLL: Duration = Duration::from_millis(50);
 
 /// The daemon `name`, which lies beside this executable.
@@ -79,12 +83,13 @@ impl Deployment {
     pub async fn start(setup: &Setup, progress: &Arc<Progress>) -> Result<Self, Error> {
         let (evaluator_program, runtime_program) = (program(EVALUATOR)?, program(RUNTIME)?);
         let certificates = Certificates::issue()?;
+        let complaint = Complaint::default();
         let launch = |name: &'static str, program: PathBuf, args: Vec<OsString>, port_file: &str| Launch {
             program,
             args,
             port_file: certificates.dir().join(port_file),
             envs: vec![("NO_COLOR".into(), "1".into())],
-            watch: Some(watch(name, progress, setup.daemons.verbose)),
+            watch: Some(watch(name, progress, setup.daemons.verbose, &complaint)),
         };
 
         progress.busy("starting the daemons");
@@ -109,7 +114,7 @@ impl Deployment {
             cert: certificates.cert(Role::Client),
             key: certificates.key(Role::Client),
         };
-        let (connection, description) = ready(&mut runtime, evaluator.as_mut(), &address).await?;
+        let (connection, description) = ready(&mut runtime, evaluator.as_mut(), &address, &complaint).await?;
         progress.idle();
         Ok(Self { runtime, evaluator, connection, description, _certificates: certificates })
     }
@@ -148,6 +153,7 @@ async fn ready(
     runtime: &mut Daemon,
     mut evaluator: Option<&mut Daemon>,
     address: &Address,
+    complaint: &Complaint,
 ) -> Result<(Runtime, v1::DescribeResponse), Error> {
     let deadline = Instant::now() + START_LIMIT;
     let mut connection = None;
@@ -155,6 +161,13 @@ async fn ready(
         runtime.check()?;
         if let Some(evaluator) = evaluator.as_deref_mut() {
             evaluator.check()?;
+        }
+        // Our own evaluator on loopback: what does not pass at once will not pass.
+        if let Some((at, reason)) = &*complaint.lock().unwrap_or_else(PoisonError::into_inner)
+            && at.elapsed() > COMPLAINT_GRACE
+        {
+            let reason = format!("cannot use the evaluator: {reason}");
+            return Err(Error::Daemon { name: runtime.name().into(), reason });
         }
         let late = Instant::now() > deadline;
         match &connection {
@@ -224,21 +237,37 @@ fn tls(certificates: &Certificates, role: Role) -> [OsString; 6] {
     ]
 }
 
+/// The runtime's last complaint about the evaluator, and when it came.
+type Complaint = Arc<Mutex<Option<(Instant, String)>>>;
+
 /// What happens to a daemon's log lines: warnings are passed on, anything else is the line that says what is going
 /// on now, and all of them are passed on when asked to. They stay available for error messages in any case.
-fn watch(name: &'static str, progress: &Arc<Progress>, verbose: bool) -> Watch {
-    let progress = Arc::downgrade(progress);
+fn watch(name: &'static str, progress: &Arc<Progress>, verbose: bool, complaint: &Complaint) -> Watch {
+    let (progress, complaint) = (Arc::downgrade(progress), Arc::clone(complaint));
     Box::new(move |line| {
         let Some(progress) = progress.upgrade() else { return };
+        if verbose {
+            progress.say(&format!("{name}: {line}"));
+        }
         match message(line) {
-            _ if verbose => progress.say(&format!("{name}: {line}")),
             // Announced in the client's own words, on every run.
             Some(("WARN", text)) if text.starts_with("attestation:") => {}
-            Some(("WARN" | "ERROR", text)) => progress.say(&format!("{name}: {text}")),
-            Some(("INFO", text)) => progress.refine(text),
+            Some(("WARN", text)) if text.starts_with(EVALUATOR_DOWN) => {
+                let reason = text.split_once("reason=").map_or(text, |(_, reason)| reason.trim_matches('"'));
+                *complaint.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), reason.to_owned()));
+            }
+            Some(("WARN" | "ERROR", text)) if !verbose => progress.say(&format!("{name}: {text}")),
+            Some(("INFO", text)) if !verbose => progress.refine(&gist(text)),
             _ => {}
         }
     })
+}
+
+/// The words of a log message without its `key=value` fields, but with the percentage.
+fn gist(text: &str) -> String {
+    let words: Vec<&str> = text.split(' ').take_while(|word| !word.contains('=')).collect();
+    let percent = text.split(' ').find_map(|word| word.strip_prefix("percent="));
+    percent.map_or_else(|| words.join(" "), |percent| format!("{}: {percent} %", words.join(" ")))
 }
 
 /// Level and message of a log line of the form `TIME LEVEL message`; `None` for anything else.
@@ -258,5 +287,7 @@ mod tests {
         assert_eq!(message(line), Some(("WARN", "evaluator absent")));
         assert_eq!(message("trusted-runtime: no such file"), None);
         assert_eq!(message(""), None);
+        assert_eq!(gist("uploading weights percent=40 sent=4 total=10"), "uploading weights: 40 %");
+        assert_eq!(gist("reading tensors: 12 %"), "reading tensors: 12 %");
     }
 }
