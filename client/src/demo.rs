@@ -37,7 +37,9 @@ pub async fn run(args: &DemoArgs, progress: &Arc<Progress>, stop: &Stop) -> Resu
     if !args.json {
         print(&format!("\n> {}\n\n", args.prompt))?;
     }
-    let answer = deployment.connection().generate(ask.clone(), |text| echo(text, args.json)).await;
+    progress.busy("the prompt on its way through the layers");
+    let answer = deployment.connection().generate(ask.clone(), |text| echo(text, args.json, progress)).await;
+    progress.idle();
     let answer = answer.map_err(|error| deployment.explain(error))?;
     if !args.json {
         print("\n\n")?;
@@ -70,7 +72,8 @@ pub async fn run(args: &DemoArgs, progress: &Arc<Progress>, stop: &Stop) -> Resu
 }
 
 /// Prints a piece of the answer as it comes. A closed pipe is noticed by the next whole print.
-pub(crate) fn echo(text: &str, quiet: bool) {
+pub(crate) fn echo(text: &str, quiet: bool, progress: &Progress) {
+    progress.idle();
     if !quiet {
         let _ = print(&printable(text));
     }

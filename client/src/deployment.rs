@@ -88,7 +88,7 @@ impl Deployment {
             program,
             args,
             port_file: certificates.dir().join(port_file),
-            envs: vec![("NO_COLOR".into(), "1".into())],
+            envs: vec![("NO_COLOR".into(), "1".into()), ("RUST_BACKTRACE".into(), "0".into())],
             watch: Some(watch(name, progress, setup.daemons.verbose, &complaint)),
         };
 
@@ -257,7 +257,7 @@ fn watch(name: &'static str, progress: &Arc<Progress>, verbose: bool, complaint:
                 *complaint.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), reason.to_owned()));
             }
             Some(("WARN" | "ERROR", text)) if !verbose => progress.say(&format!("{name}: {text}")),
-            Some(("INFO", text)) if !verbose => progress.refine(&gist(text)),
+            Some(("INFO", text)) if !verbose && name == RUNTIME => progress.refine(&gist(text)),
             _ => {}
         }
     })
@@ -270,11 +270,17 @@ fn gist(text: &str) -> String {
     percent.map_or_else(|| words.join(" "), |percent| format!("{}: {percent} %", words.join(" ")))
 }
 
-/// Level and message of a log line of the form `TIME LEVEL message`; `None` for anything else.
+/// Level and message of a log line of the form `TIME LEVEL message` or `TIME LEVEL module::path: message`; `None`
+/// for anything else.
 fn message(line: &str) -> Option<(&str, &str)> {
     let (_, rest) = line.split_once(' ')?;
     let (level, text) = rest.trim_start().split_once(' ')?;
-    ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"].contains(&level).then_some((level, text.trim_start()))
+    let text = text.trim_start();
+    let text = text
+        .split_once(": ")
+        .filter(|(head, _)| head.contains("::") && !head.contains(' '))
+        .map_or(text, |(_, text)| text);
+    ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"].contains(&level).then_some((level, text))
 }
 
 #[cfg(test)]
@@ -285,6 +291,8 @@ mod tests {
     fn log_lines_are_told_from_other_lines() {
         let line = "2026-11-30T13:00:00.000000Z  WARN evaluator absent";
         assert_eq!(message(line), Some(("WARN", "evaluator absent")));
+        let line = "2026-11-30T13:00:00.000000Z  WARN gpu_evaluator::residency: budget: 3 used";
+        assert_eq!(message(line), Some(("WARN", "budget: 3 used")));
         assert_eq!(message("trusted-runtime: no such file"), None);
         assert_eq!(message(""), None);
         assert_eq!(gist("uploading weights percent=40 sent=4 total=10"), "uploading weights: 40 %");

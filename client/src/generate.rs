@@ -50,7 +50,7 @@ pub async fn run(args: &GenerateArgs, progress: &Arc<Progress>, stop: &Stop) -> 
         Some(deployment) => deployment.explain(error),
         None => error,
     };
-    let answer = ask(args, &prompt, &connection, &description).await.map_err(explain)?;
+    let answer = ask(args, &prompt, &connection, &description, progress).await.map_err(explain)?;
     let timing = answer.timing;
     let report = Report::new(answer, &description, None);
     if args.json {
@@ -82,6 +82,7 @@ async fn ask(
     prompt: &str,
     connection: &Runtime,
     description: &v1::DescribeResponse,
+    progress: &Progress,
 ) -> Result<Completion, Error> {
     let mut request = request(prompt, description, args.raw);
     request.max_tokens = args.max_tokens;
@@ -91,7 +92,10 @@ async fn ask(
     if let Some(protocol) = args.protocol {
         request.set_protocol(protocol.into());
     }
-    connection.generate(request, |text| echo(text, args.json)).await
+    progress.busy("the prompt on its way through the layers");
+    let answer = connection.generate(request, |text| echo(text, args.json, progress)).await;
+    progress.idle();
+    answer
 }
 
 /// The running runtime that was named, if one was.

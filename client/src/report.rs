@@ -158,7 +158,7 @@ impl Report {
             row(label, ours, local, both);
         }
         if let Some(local_ms) = self.local_ms_per_token.filter(|ms| *ms > 0.0 && self.decode_ms_per_token > 0.0) {
-            row("  ratio to local", format!("{:.1} x", self.decode_ms_per_token / local_ms), Some("1 x".into()), both);
+            row("ratio to local", format!("{:.1} x", self.decode_ms_per_token / local_ms), Some("1 x".into()), both);
         }
         if let Some(evaluator) = &self.evaluator {
             let BytesPerToken { up, down } = self.bytes_per_token;
