@@ -200,6 +200,11 @@ impl Daemon {
 
     fn explain(&self, what: &str) -> Error {
         let lines = self.last_lines();
+        // Both daemons end with one line of their own that says why; the log before it is noise then.
+        let own = lines.iter().rev().find_map(|line| line.strip_prefix(&self.name)?.strip_prefix(": "));
+        if let Some(own) = own {
+            return Error::Daemon { name: self.name.clone(), reason: format!("{what}: {own}") };
+        }
         let reason = match lines.iter().rev().find(|line| !line.trim().is_empty()) {
             None => format!("{what} and said nothing"),
             Some(last) if lines.len() == 1 => format!("{what}: {last}"),
@@ -270,6 +275,14 @@ mod tests {
         let mut daemon = shell(dir.path(), "echo tensor blk.0 is misshapen >&2; exit 3");
         let error = daemon.port(Duration::from_secs(20)).await.unwrap_err().to_string();
         assert!(error.contains("tensor blk.0 is misshapen") && error.contains("exit status: 3"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_daemons_own_error_line_is_all_that_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut daemon = shell(dir.path(), "echo TIME INFO reading >&2; echo sh: magic is 23 >&2; exit 1");
+        let error = daemon.port(Duration::from_secs(20)).await.unwrap_err().to_string();
+        assert_eq!(error, "sh ended early (exit status: 1): magic is 23");
     }
 
     #[tokio::test]
