@@ -1,253 +1,16 @@
-//! Model files as the world delivers them: Hugging Face directories, corrupt files, wrong ones.
+//! Hugging Face directories, made from the tiny GGUF files.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
+use super::{load, quiet, refusal, tiny};
 use safetensors::{Dtype, tensor::TensorView};
 use serde_json::{Value, json};
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::Path};
 use trusted_runtime::{
-    Error,
     linear::{Call, Linear},
     model::{
-        self, LoadOptions, Weights,
+        self, Weights,
         load::gguf::{Gguf, Value as Meta},
     },
 };
-
-fn tiny(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/testdata/tiny").join(name)
-}
-
-fn quiet(_: &str, _: u64, _: u64) {}
-
-fn load(path: &Path) -> Result<model::LoadedModel, Error> {
-    model::load(&path.display().to_string(), Weights::W8, &quiet)
-}
-
-fn refusal(path: &Path) -> String {
-    match load(path) {
-        Ok(_) => panic!("{} was accepted", path.display()),
-        Err(Error::Model(message)) => message.replace(&path.display().to_string(), "FILE"),
-        Err(other) => panic!("{other:?}"),
-    }
-}
-
-// ---- a GGUF writer, for making bad files
-
-fn text(out: &mut Vec<u8>, s: &str) {
-    out.extend((s.len() as u64).to_le_bytes());
-    out.extend(s.as_bytes());
-}
-
-/// A GGUF file with the metadata of `base` changed by `edit` and the F32 tensors it then lists.
-fn gguf(
-    base: &Path,
-    edit: impl Fn(&mut BTreeMap<String, Meta>, &mut BTreeMap<String, (Vec<usize>, Vec<f32>)>),
-) -> Vec<u8> {
-    let parsed = Gguf::parse("base", std::fs::read(base).unwrap()).unwrap();
-    let mut meta = parsed.metadata().clone();
-    let mut tensors: BTreeMap<_, _> = parsed
-        .tensors()
-        .iter()
-        .map(|(name, info)| (name.clone(), (info.shape.clone(), parsed.weights(name).unwrap())))
-        .collect();
-    edit(&mut meta, &mut tensors);
-    let mut out = b"GGUF".to_vec();
-    out.extend(3u32.to_le_bytes());
-    out.extend((tensors.len() as u64).to_le_bytes());
-    out.extend((meta.len() as u64).to_le_bytes());
-    for (key, value) in &meta {
-        text(&mut out, key);
-        let array = |out: &mut Vec<u8>, tag: u32, n: usize| {
-            out.extend(9u32.to_le_bytes());
-            out.extend(tag.to_le_bytes());
-            out.extend((n as u64).to_le_bytes());
-        };
-        match value {
-            Meta::Int(v) => {
-                out.extend(11u32.to_le_bytes());
-                out.extend(i64::try_from(*v).unwrap().to_le_bytes());
-            }
-            Meta::Float(v) => {
-                out.extend(12u32.to_le_bytes());
-                out.extend(v.to_le_bytes());
-            }
-            Meta::Bool(v) => {
-                out.extend(7u32.to_le_bytes());
-                out.push(u8::from(*v));
-            }
-            Meta::Text(v) => {
-                out.extend(8u32.to_le_bytes());
-                text(&mut out, v);
-            }
-            Meta::Ints(v) => {
-                array(&mut out, 11, v.len());
-                v.iter().for_each(|v| out.extend(v.to_le_bytes()));
-            }
-            Meta::Floats(v) => {
-                array(&mut out, 12, v.len());
-                v.iter().for_each(|v| out.extend(v.to_le_bytes()));
-            }
-            Meta::Texts(v) => {
-                array(&mut out, 8, v.len());
-                v.iter().for_each(|v| text(&mut out, v));
-            }
-        }
-    }
-    let mut data = Vec::new();
-    for (name, (shape, values)) in &tensors {
-        text(&mut out, name);
-        out.extend(u32::try_from(shape.len()).unwrap().to_le_bytes());
-        shape.iter().rev().for_each(|d| out.extend((*d as u64).to_le_bytes()));
-        out.extend(0u32.to_le_bytes());
-        out.extend((data.len() as u64).to_le_bytes());
-        values.iter().for_each(|v| data.extend(v.to_le_bytes()));
-        data.resize(data.len().next_multiple_of(32), 0);
-    }
-    out.resize(out.len().next_multiple_of(32), 0);
-    out.extend(data);
-    out
-}
-
-#[test]
-fn refused_models_are_named() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("m.gguf");
-    let base = tiny("tiny-llama.gguf");
-    type Meta_ = BTreeMap<String, Meta>;
-    type Tensors = BTreeMap<String, (Vec<usize>, Vec<f32>)>;
-    let refused = |edit: &dyn Fn(&mut Meta_, &mut Tensors)| {
-        std::fs::write(&file, gguf(&base, edit)).unwrap();
-        refusal(&file)
-    };
-    std::fs::write(&file, gguf(&base, |_, _| {})).unwrap();
-    load(&file).unwrap();
-
-    let set = |key: &'static str, value: Meta| {
-        move |m: &mut Meta_, _: &mut Tensors| drop(m.insert(key.to_owned(), value.clone()))
-    };
-    assert_eq!(
-        refused(&set("general.architecture", Meta::Text("mamba".to_owned()))),
-        "FILE: unknown architecture \"mamba\", expected one of: llama, gpt2"
-    );
-    assert_eq!(
-        refused(&|m, _| drop(m.remove("llama.block_count"))),
-        "FILE: metadata key llama.block_count is missing, expected an integer of at most 2^32"
-    );
-    assert_eq!(
-        refused(&set("llama.attention.head_count_kv", Meta::Int(3))),
-        "FILE: 4 heads do not divide among 3 key/value heads"
-    );
-    assert_eq!(
-        refused(&set("llama.expert_count", Meta::Int(8))),
-        "FILE: metadata key llama.expert_count is 8, expected 0 (no experts)"
-    );
-    assert_eq!(
-        refused(&set("llama.rope.scaling.type", Meta::Text("yarn".to_owned()))),
-        "FILE: rope scaling \"yarn\" is not supported, expected none"
-    );
-    let unknown = refused(&set("tokenizer.ggml.pre", Meta::Text("gpt-99".to_owned())));
-    assert!(unknown.starts_with("FILE: unknown pre-tokenizer \"gpt-99\""), "{unknown}");
-    assert_eq!(
-        refused(&set("tokenizer.ggml.model", Meta::Text("llama".to_owned()))),
-        "FILE: tokenizer model \"llama\" is not supported, expected \"gpt2\" (byte-level BPE)"
-    );
-    assert_eq!(
-        refused(&set("tokenizer.ggml.eos_token_id", Meta::Int(260))),
-        "FILE: metadata key tokenizer.ggml.eos_token_id is 260, expected a token below 260"
-    );
-    let template = refused(&set("tokenizer.chat_template", Meta::Text("{% if %}".to_owned())));
-    assert!(template.starts_with("FILE: chat template: syntax error"), "{template}");
-
-    assert_eq!(
-        refused(&|_, t| drop(t.remove("blk.1.ffn_up.weight"))),
-        "FILE: tensor blk.1.ffn_up.weight is missing, expected shape [176, 64]"
-    );
-    assert_eq!(
-        refused(&|_, t| drop(t.insert("blk.0.attn_k.weight".to_owned(), (vec![64, 32], vec![0.0; 2048])))),
-        "FILE: tensor blk.0.attn_k.weight has shape [64, 32], expected [32, 64]"
-    );
-    assert_eq!(
-        refused(&|_, t| t.get_mut("blk.2.ffn_down.weight").unwrap().1[77] = f32::NAN),
-        "FILE: tensor blk.2.ffn_down.weight holds NaN at index 77, expected finite weights"
-    );
-    assert_eq!(
-        refused(&|_, t| t.get_mut("output_norm.weight").unwrap().1[3] = f32::INFINITY),
-        "FILE: tensor output_norm.weight holds inf at index 3, expected finite weights"
-    );
-    assert_eq!(
-        refused(&|_, t| drop(t.insert("blk.0.attn_q.bias".to_owned(), (vec![64], vec![0.0; 64])))),
-        "FILE: tensor blk.0.attn_q.bias has no place in this architecture"
-    );
-
-    let wrong = LoadOptions { source: &base.display().to_string(), expected_sha256: Some("00"), progress: &quiet };
-    let error = model::load_with(&wrong, Weights::W8).err().unwrap().to_string();
-    assert!(error.contains("tiny-llama.gguf: sha256 is ") && error.ends_with(", expected 00"), "{error}");
-    let summary = model::inspect(wrong.source, &quiet).unwrap();
-    let right = LoadOptions { expected_sha256: summary.sha256.as_deref(), ..wrong };
-    assert_eq!(model::load_with(&right, Weights::W8).unwrap().sha256, summary.sha256);
-    let absent = refusal(&dir.path().join("absent.gguf"));
-    assert!(absent.starts_with("FILE: No such file"), "{absent}");
-    let bare = refusal(dir.path());
-    assert_eq!(bare, "FILE/config.json is missing: not a Hugging Face model directory");
-    let unknown = model::load("synthetic:gpt-5", Weights::W8, &quiet).err().unwrap().to_string();
-    assert!(unknown.starts_with("unknown synthetic model \"gpt-5\", expected one of: gpt2-124m"), "{unknown}");
-}
-
-#[test]
-fn corrupt_files_are_errors_that_name_the_file() {
-    let whole = std::fs::read(tiny("dequant.gguf")).unwrap();
-    let model = std::fs::read(tiny("tiny-llama.gguf")).unwrap();
-    let parse = |bytes: Vec<u8>| Gguf::parse("some.gguf", bytes).map(|_| ()).map_err(|e| e.to_string());
-    let header = model.len() - 171_968 * 4;
-    // Every cut is an error: header and data are both checked to the last byte.
-    for cut in (0..header).step_by(7).chain(header..header + 64).chain([model.len() - 1]) {
-        let error = parse(model[..cut].to_vec()).unwrap_err();
-        assert!(error.starts_with("some.gguf: "), "cut at {cut}: {error}");
-    }
-    // Any flipped byte of the header parses or is an error, but never a panic or a huge allocation.
-    let mut refused = 0;
-    for at in 0..1200 {
-        for flip in [0x01, 0x80, 0xff] {
-            let mut bytes = whole.clone();
-            bytes[at] ^= flip;
-            if let Err(error) = parse(bytes) {
-                assert!(error.starts_with("some.gguf: "), "byte {at}: {error}");
-                refused += 1;
-            }
-        }
-    }
-    assert!(refused > 1000, "only {refused} of 3600 were noticed");
-    let patched = |at: usize, with: &[u8]| {
-        let mut bytes = whole.clone();
-        bytes[at..at + with.len()].copy_from_slice(with);
-        parse(bytes).unwrap_err()
-    };
-    assert!(patched(0, b"GGML").starts_with("some.gguf: magic is "));
-    assert_eq!(patched(4, &1u32.to_le_bytes()), "some.gguf: GGUF version 1, expected 2 or 3 (little-endian)");
-    assert_eq!(
-        patched(8, &u64::MAX.to_le_bytes()),
-        "some.gguf: tensor count is 18446744073709551615, expected at most 65536"
-    );
-    assert_eq!(
-        patched(16, &(1u64 << 40).to_le_bytes()),
-        "some.gguf: metadata count is 1099511627776, expected at most 65536"
-    );
-    let first = whole.windows(3).position(|w| w == b"F16").unwrap();
-    assert!(patched(first + 3, &9u32.to_le_bytes()).contains("\"F16\" has 9 dimensions, expected 1 to 4"));
-    assert!(patched(first + 7, &0u64.to_le_bytes()).contains("has a dimension of 0"));
-    assert!(patched(first + 7, &u64::MAX.to_le_bytes()).contains("has a dimension of 18446744073709551615"));
-    assert!(patched(first + 23, &10u32.to_le_bytes()).contains("has ggml type 10, expected one of: F32"));
-    assert!(patched(first + 27, &8u64.to_le_bytes()).contains("is at offset 8, expected a multiple of 32"));
-    assert!(patched(first + 27, &(1u64 << 62).to_le_bytes()).contains("but the file has"));
-    assert!(patched(first + 27, &256u64.to_le_bytes()).contains("overlap"));
-    assert!(patched(first, b"F16\x01\0\0\0").contains("expected") || first > 0);
-}
-
-// ---- Hugging Face directories
 
 /// How values are stored.
 #[derive(Clone, Copy, PartialEq)]
@@ -399,7 +162,7 @@ fn tokenizer(gguf: &Gguf, llama: bool) -> Value {
             "vocab": vocab, "merges": []}})
 }
 
-fn logits(model: &model::Model, linear: &dyn Linear, prompt: &[u32]) -> Vec<f32> {
+pub(crate) fn logits(model: &model::Model, linear: &dyn Linear, prompt: &[u32]) -> Vec<f32> {
     let mut out = Vec::new();
     model.forward_all(linear, &Call::default(), prompt, &mut model.new_cache(), &mut out).unwrap();
     out
@@ -492,15 +255,4 @@ fn bad_directories_are_named() {
     assert!(refusal(at).starts_with("FILE/model.safetensors: No such file"));
     write_json(at, "model.safetensors.index.json", &json!({"weight_map": {"a": "../../x.safetensors"}}));
     assert!(refusal(at).contains("expected a .safetensors file of the same directory"));
-}
-
-#[test]
-fn synthetic_shapes_run_and_repeat() {
-    let run = || {
-        let m = model::load_float("synthetic:llama-tiny", &quiet).unwrap();
-        logits(&m.model, &m.linear, &m.tokenizer.encode("hello"))
-    };
-    let first = run();
-    assert_eq!(first, run());
-    assert!(first.iter().all(|l| l.is_finite()) && first.iter().any(|l| l.abs() > 1e-3));
 }
