@@ -144,7 +144,7 @@ fn smollm2_names_the_capital() {
         println!("skipped: SmolLM2 cannot be had here: {reason}");
         return;
     }
-    let found = object(&["demo", "--json", "--max-tokens", "10"]);
+    let found = object(&["demo", "--json", "--max-tokens", "7"]);
     assert!(found["text"].as_str().is_some_and(|t| t.contains("Paris")), "{found}");
     assert_eq!(found["identical_to_local"], true, "{found}");
     println!("{found:#}");

@@ -16,15 +16,21 @@ use proto::v1::{
 use std::time::Duration;
 use tonic::Code;
 
-/// A prompt and how many tokens are asked for: long enough to be disturbed in the middle.
-const TOKENS: u32 = 120;
+/// Tokens of a request that is disturbed in the middle.
+const LONG: u32 = 120;
+/// Tokens of any other.
+const SHORT: u32 = 12;
 
 fn prompt(model: &Tiny) -> &[u32] {
     &model.prompts[0].prompt_ids
 }
 
 async fn ids(enclave: &Enclave, model: &Tiny, protocol: Protocol) -> anyhow::Result<Vec<u32>> {
-    Ok(enclave.generate(greedy(prompt(model), TOKENS, protocol)).await?.token_ids)
+    Ok(enclave.generate(greedy(prompt(model), SHORT, protocol)).await?.token_ids)
+}
+
+async fn long(enclave: &Enclave, model: &Tiny, protocol: Protocol) -> anyhow::Result<Vec<u32>> {
+    Ok(enclave.generate(greedy(prompt(model), LONG, protocol)).await?.token_ids)
 }
 
 /// Starts a direct request and returns its stream once three tokens have come.
@@ -35,7 +41,7 @@ async fn begun(
 ) -> anyhow::Result<(tonic::Streaming<v1::GenerateEvent>, Vec<u32>)> {
     let port = enclave.address.url.rsplit(':').next().context("a port")?.parse()?;
     let mut client = InferenceClient::new(stage.channel(port)?);
-    let mut events = client.generate(greedy(prompt(model), TOKENS, Protocol::Direct)).await?.into_inner();
+    let mut events = client.generate(greedy(prompt(model), LONG, Protocol::Direct)).await?.into_inner();
     let mut seen = Vec::new();
     while seen.len() < 3 {
         let event = events.message().await?.context("the stream ended early")?;
@@ -57,8 +63,8 @@ async fn an_evaluator_restarted_in_mid_generation_changes_no_token() -> anyhow::
     let stage = Stage::new()?;
     let mut evaluator = stage.evaluator(0, &["--threads", "1"]).await?;
     let enclave = stage.enclave(&model.path.to_string_lossy(), Some(evaluator.port), &["--retry-for", "60"]).await?;
-    let undisturbed = ids(&enclave, &model, Protocol::Direct).await?;
-    assert_eq!(undisturbed, ids(&enclave, &model, Protocol::Local).await?);
+    let undisturbed = long(&enclave, &model, Protocol::Direct).await?;
+    assert_eq!(undisturbed, long(&enclave, &model, Protocol::Local).await?);
 
     // A fast machine may be done before it can be disturbed; then it is disturbed again.
     for _ in 0..10 {
@@ -86,7 +92,7 @@ async fn an_evaluator_that_stays_away_is_an_error_with_a_reason() -> anyhow::Res
     let stage = Stage::new()?;
     let mut evaluator = stage.evaluator(0, &["--threads", "1"]).await?;
     let enclave = stage.enclave(&model.path.to_string_lossy(), Some(evaluator.port), &["--retry-for", "1"]).await?;
-    let undisturbed = ids(&enclave, &model, Protocol::Local).await?;
+    let undisturbed = long(&enclave, &model, Protocol::Local).await?;
     let (mut events, mut seen) = begun(&enclave, &stage, &model).await?;
     evaluator.daemon.kill();
     let status = loop {
@@ -104,12 +110,12 @@ async fn an_evaluator_that_stays_away_is_an_error_with_a_reason() -> anyhow::Res
         assert_eq!(seen, undisturbed, "a stream that ends well is whole");
     }
     // The runtime lives on: local at once, direct with a reason, and direct again with a new evaluator.
-    assert_eq!(ids(&enclave, &model, Protocol::Local).await?, undisturbed);
-    let error = ids(&enclave, &model, Protocol::Direct).await.err().context("there is no evaluator")?.to_string();
+    assert_eq!(long(&enclave, &model, Protocol::Local).await?, undisturbed);
+    let error = long(&enclave, &model, Protocol::Direct).await.err().context("there is no evaluator")?.to_string();
     assert!(error.contains("unavailable") && error.contains("evaluator"), "{error}");
     let _evaluator = stage.evaluator(evaluator.port, &[]).await?;
     enclave.connected().await?;
-    assert_eq!(ids(&enclave, &model, Protocol::Direct).await?, undisturbed);
+    assert_eq!(long(&enclave, &model, Protocol::Direct).await?, undisturbed);
     Ok(())
 }
 
@@ -215,7 +221,7 @@ async fn weights_beyond_the_memory_budget_are_refused_or_held_smaller() -> anyho
 
     // Room for a part of the tiles: the rest is held as int8, and the tokens stay the same.
     let middling = stage.evaluator(0, &["--memory-budget", "700000"]).await?;
-    let enclave = stage.enclave(&path, Some(middling.port), &["--residency", "pinned"]).await?;
+    let enclave = stage.enclave(&path, Some(middling.port), &[]).await?;
     let info = enclave.connected().await?;
     assert!(info.fallback_layers > 0 && info.pinned_layers > 0, "{info:?}");
     assert_eq!(ids(&enclave, &model, Protocol::Direct).await?, honest);
