@@ -12,6 +12,9 @@ pub enum Error {
     /// Bytes that are not a well-formed message of the wire format.
     #[error("wire format: {0}")]
     Wire(String),
+    /// Memory that the system did not give.
+    #[error("memory: {0}")]
+    Memory(String),
     /// An instruction set this machine does not have.
     #[error("instruction set {0} is not available on this machine")]
     Isa(&'static str),

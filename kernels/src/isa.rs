@@ -14,7 +14,7 @@ pub enum Kind {
     Scalar,
     /// AVX2 and FMA.
     Avx2,
-    /// AVX-512 F, DQ, BW, VL, IFMA and VNNI.
+    /// AVX-512 F, DQ, BW and VNNI.
     Avx512,
 }
 
@@ -39,10 +39,13 @@ impl Isa {
 
     /// AVX2 and FMA, if this machine has them.
     pub fn avx2() -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        return crate::cpu::avx2::Avx2::detect().map(|_| Self(Kind::Avx2));
+        #[cfg(not(target_arch = "x86_64"))]
         None
     }
 
-    /// AVX-512 with IFMA and VNNI, if this machine has them.
+    /// AVX-512 with VNNI, if this machine has them.
     pub fn avx512() -> Option<Self> {
         None
     }

@@ -3,6 +3,8 @@
 //! No randomness, no I/O and no secrets: without a sampler nobody can make a key here. Every backend
 //! (scalar, AVX2, AVX-512) computes the same integers; the scalar one is the readable oracle.
 
+pub mod conformance;
+mod cpu;
 pub mod error;
 pub mod gemv;
 pub mod isa;
@@ -13,6 +15,9 @@ pub mod params;
 pub mod poly;
 pub mod product;
 pub mod ring;
+mod short;
+mod slice;
+mod transform;
 pub mod wire;
 
 pub use error::Error;
@@ -20,5 +25,5 @@ pub use isa::Isa;
 pub use pack::{Int8Matrix, MatrixId, Tiling};
 pub use params::{Params, ParamsId, ParamsLiteral};
 pub use poly::{Coeff, Ntt, Poly};
-pub use product::{Inputs, PinnedTiles};
+pub use product::{Inputs, PinnedTiles, answers_on_the_fly};
 pub use ring::Ring;

@@ -1,6 +1,11 @@
 //! The negacyclic number-theoretic transform: tables, and the scalar transform that is the oracle.
 
-use crate::{modulus, params::Params};
+use crate::{
+    cpu::{Field, Kernel, Lanes, f64_of},
+    modulus,
+    params::Params,
+    short, transform,
+};
 
 /// Twiddle factors of one ring, in bit-reversed order.
 ///
@@ -14,9 +19,53 @@ pub struct NttTable {
     /// psi^bitrev(i).
     pub(crate) psi: Vec<u64>,
     /// psi^-bitrev(i).
-    pub(crate) psi_inv: Vec<u64>,
+    psi_inv: Vec<u64>,
     /// N^-1 mod q.
-    pub(crate) n_inv: u64,
+    n_inv: u64,
+    /// (s, s·z, s·z^2, s·z^3) with z = psi^(N/4): see [`crate::short`].
+    pub(crate) short: [f64; 4],
+    /// (N·s)^-1 mod q.
+    pub(crate) unscale: u64,
+    /// `psi` for the lanes.
+    pub(crate) forward: Twiddles,
+    /// `psi_inv` for the lanes.
+    pub(crate) inverse: Twiddles,
+}
+
+/// Powers of a root as centred numbers w, with w/q beside them.
+#[derive(Clone)]
+pub(crate) struct Twiddles {
+    /// w of group i at stage m is at m + i.
+    pub(crate) w: Vec<f64>,
+    /// fl(w/q)
+    pub(crate) wq: Vec<f64>,
+    /// For the stages with t = 1, 2, 4: N/2 times (w and w/q of the x-th butterfly), each w repeated t times.
+    pub(crate) spread: [Spread; 3],
+}
+
+/// A stage's factors, one per butterfly.
+#[derive(Clone)]
+pub(crate) struct Spread {
+    pub(crate) w: Vec<f64>,
+    pub(crate) wq: Vec<f64>,
+}
+
+/// A residue as a centred number and its quotient by q.
+pub(crate) fn centred_pair(x: u64, q: u64) -> (f64, f64) {
+    let w = if x > q / 2 { -f64_of(q - x) } else { f64_of(x) };
+    (w, w / f64_of(q))
+}
+
+impl Twiddles {
+    fn new(powers: &[u64], q: u64) -> Self {
+        let (w, wq): (Vec<f64>, Vec<f64>) = powers.iter().map(|&x| centred_pair(x, q)).unzip();
+        let half = powers.len() / 2;
+        let spread = [1, 2, 4].map(|t| {
+            let of = |v: &[f64]| (0..half).map(|x| v[half / t + x / t]).collect();
+            Spread { w: of(&w), wq: of(&wq) }
+        });
+        Self { w, wq, spread }
+    }
 }
 
 impl NttTable {
@@ -39,7 +88,13 @@ impl NttTable {
             }
             out
         };
-        Self { q, n, psi: powers(psi), psi_inv: powers(inv), n_inv: modulus::pow(n as u64, q - 2, q) }
+        let (psi, psi_inv) = (powers(psi), powers(inv));
+        let (forward, inverse) = (Twiddles::new(&psi, q), Twiddles::new(&psi_inv, q));
+        let n_inv = modulus::pow(n as u64, q - 2, q);
+        let short = short::multiples(psi[2], q);
+        let unscale = modulus::mul(n_inv, modulus::pow(modulus::from_signed(short[0], q), q - 2, q), q);
+        let short = short.map(|x| f64_of(x.unsigned_abs()) * if x < 0 { -1.0 } else { 1.0 });
+        Self { q, n, psi, psi_inv, n_inv, short, unscale, forward, inverse }
     }
 
     /// In place, natural to bit-reversed order; input and output in [0, q).
@@ -78,6 +133,63 @@ impl NttTable {
         }
         for x in a {
             *x = modulus::mul(*x, self.n_inv, q);
+        }
+    }
+}
+
+/// The forward transform of N words in [0, q), in place.
+pub(crate) struct Forward<'a> {
+    pub(crate) table: &'a NttTable,
+    pub(crate) words: &'a mut [u64],
+}
+
+impl Kernel for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+    fn run<L: Lanes>(self, l: L) {
+        let f = Field::new(l, self.table.q);
+        let data: &mut [L::Block] = bytemuck::cast_slice_mut(self.words);
+        for block in data.iter_mut() {
+            let v = l.load_words(block);
+            l.store(v, block);
+        }
+        let top = self.table.n / L::WIDTH;
+        let bound = transform::forward_rows(l, &f, &self.table.forward, data, 1..top, 1.0);
+        transform::forward_lanes(l, &f, &self.table.forward, data, bound);
+        for block in data.iter_mut() {
+            let v = l.reduce(&f, l.load(block));
+            l.store_words(&f, v, block);
+        }
+    }
+}
+
+/// The inverse transform of N words in [0, q), in place.
+pub(crate) struct Inverse<'a> {
+    pub(crate) table: &'a NttTable,
+    pub(crate) words: &'a mut [u64],
+}
+
+impl Kernel for Inverse<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+    fn run<L: Lanes>(self, l: L) {
+        let f = Field::new(l, self.table.q);
+        let data: &mut [L::Block] = bytemuck::cast_slice_mut(self.words);
+        for block in data.iter_mut() {
+            let v = l.load_words(block);
+            l.store(v, block);
+        }
+        transform::inverse_lanes(l, &f, &self.table.inverse, data, L::WIDTH);
+        transform::inverse_rows(l, &f, &self.table.inverse, data, 1..self.table.n / L::WIDTH);
+        let (w, wq) = centred_pair(self.table.n_inv, self.table.q);
+        let (w, wq) = (l.splat(w), l.splat(wq));
+        for block in data.iter_mut() {
+            let v = l.mul(&f, l.load(block), w, wq);
+            l.store_words(&f, v, block);
         }
     }
 }

@@ -1,80 +1,44 @@
 //! The evaluator's operation: `Out_i = sum_j P_ij · In_j` in R_q, for a matrix cut into tiles P_ij.
 //!
-//! Inputs and outputs are in NTT form; the product is a pointwise multiply-accumulate.
+//! [`PinnedTiles::answers`] and [`answers_on_the_fly`] give the useful coefficients of the products, one per
+//! matrix row, which is what the protocol sends. Where the tiling allows it ([`Tiling::is_sliced`]) they work
+//! in the sliced domain (module `slice`), otherwise with whole transforms; the words are the same.
+//! [`product_on_the_fly`] gives whole products in NTT form.
 
-use crate::{Error, Int8Matrix, Ring, Tiling, modulus};
+mod fly;
+mod pinned;
+
+use crate::{Error, Int8Matrix, Ring, Tiling, cpu, modulus, slice, wire};
 use std::ops::Range;
 
-/// A matrix in NTT form, 8 bytes per weight (and tile padding), in the backend's own layout.
-pub struct PinnedTiles {
-    tiling: Tiling,
-    data: Vec<u64>,
-}
+pub use fly::answers_on_the_fly;
+pub use pinned::PinnedTiles;
 
-/// Input polynomials in NTT form, `vectors` by `blocks`, in the backend's own layout.
+/// Input polynomials, `vectors` by `blocks`, in the form that the kernels read.
 pub struct Inputs {
+    ring: Ring,
     vectors: usize,
     blocks: usize,
+    /// The tiling, if the inputs are sliced.
+    sliced: Option<Tiling>,
+    /// Sliced: [vectors][R][padded columns] centred numbers (f64 bits). Else: [vectors][blocks][N] words in NTT form.
     data: Vec<u64>,
-}
-
-impl PinnedTiles {
-    /// Encodes every tile of `w`.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] if matrix and tiling disagree.
-    pub fn encode(ring: &Ring, tiling: Tiling, w: &Int8Matrix) -> Result<Self, Error> {
-        check(&tiling, w)?;
-        let n = ring.n();
-        let mut data = vec![0; tiling.tiles() * tiling.blocks() * n];
-        let mut small = vec![0i8; n];
-        for (k, out) in data.chunks_exact_mut(n).enumerate() {
-            encode_tile(ring, &tiling, w, k / tiling.blocks(), k % tiling.blocks(), &mut small, out);
-        }
-        Ok(Self { tiling, data })
-    }
-
-    /// The tiling.
-    pub fn tiling(&self) -> &Tiling {
-        &self.tiling
-    }
-
-    /// Memory held.
-    pub fn bytes(&self) -> usize {
-        self.data.len() * 8
-    }
-
-    /// Memory that [`PinnedTiles::encode`] will need for a tiling.
-    pub fn bytes_for(ring: &Ring, tiling: &Tiling) -> usize {
-        tiling.tiles() * tiling.blocks() * ring.n() * 8
-    }
-
-    /// Computes output tiles `tiles` for every vector: `out` is [vectors][tiles.len()][N], NTT form,
-    /// every value in [0, q).
-    ///
-    /// # Errors
-    /// [`Error::Shape`] if a size does not fit.
-    pub fn product(&self, ring: &Ring, inputs: &Inputs, tiles: Range<usize>, out: &mut [u64]) -> Result<(), Error> {
-        check_call(ring, &self.tiling, inputs, &tiles, out)?;
-        let (n, blocks, count) = (ring.n(), self.tiling.blocks(), tiles.len());
-        out.fill(0);
-        for v in 0..inputs.vectors {
-            for (o, i) in tiles.clone().enumerate() {
-                let acc = &mut out[(v * count + o) * n..(v * count + o + 1) * n];
-                for j in 0..blocks {
-                    let w = &self.data[(i * blocks + j) * n..(i * blocks + j + 1) * n];
-                    ring.mul_add(acc, w, inputs.poly(n, v, j));
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Inputs {
-    /// Room for `vectors` by `blocks` polynomials.
+    /// Room for `vectors` by `blocks` whole polynomials, for [`product_on_the_fly`].
     pub fn new(ring: &Ring, vectors: usize, blocks: usize) -> Self {
-        Self { vectors, blocks, data: vec![0; vectors * blocks * ring.n()] }
+        Self { ring: ring.clone(), vectors, blocks, sliced: None, data: vec![0; vectors * blocks * ring.n()] }
+    }
+
+    /// Room for `vectors` inputs of a matrix that is cut like `tiling`, for the `answers` functions.
+    pub fn for_tiling(ring: &Ring, tiling: &Tiling, vectors: usize) -> Self {
+        if !tiling.is_sliced(ring.n()) {
+            return Self::new(ring, vectors, tiling.blocks());
+        }
+        let words = ring.n() / tiling.tile_cols() * slice::padded(tiling.cols());
+        let data = vec![0; vectors * words];
+        Self { ring: ring.clone(), vectors, blocks: tiling.blocks(), sliced: Some(*tiling), data }
     }
 
     /// Number of vectors.
@@ -87,19 +51,89 @@ impl Inputs {
         self.blocks
     }
 
-    /// Sets one polynomial from N residues in NTT form, each in [0, q).
-    pub fn set(&mut self, vector: usize, block: usize, residues: &[u64]) {
-        let n = residues.len();
-        let at = (vector * self.blocks + block) * n;
-        self.data[at..at + n].copy_from_slice(residues);
+    /// Memory held.
+    pub fn bytes(&self) -> usize {
+        self.data.len() * 8
     }
 
+    /// Sets one polynomial from N residues in NTT form, each in [0, q).
+    ///
+    /// # Panics
+    /// If there is no such vector or block, or `residues` is not N long.
+    pub fn set(&mut self, vector: usize, block: usize, residues: &[u64]) {
+        if self.sliced.is_some() {
+            self.set_in_place(vector, block, &mut residues.to_vec());
+        } else {
+            self.place(vector, block).copy_from_slice(residues);
+        }
+    }
+
+    /// [`Inputs::set`] without an allocation; `residues` is used up.
+    ///
+    /// # Panics
+    /// If there is no such vector or block, or `residues` is not N long.
+    pub fn set_in_place(&mut self, vector: usize, block: usize, residues: &mut [u64]) {
+        assert_eq!(residues.len(), self.ring.n(), "a polynomial has N words");
+        let Some(tiling) = self.sliced else {
+            self.place(vector, block).copy_from_slice(residues);
+            return;
+        };
+        assert!(vector < self.vectors && block < self.blocks, "vector {vector}, block {block}");
+        let len = self.data.len() / self.vectors;
+        let ring = self.ring.clone();
+        let out = bytemuck::cast_slice_mut(&mut self.data[vector * len..(vector + 1) * len]);
+        let kernel = slice::SliceInput { table: ring.table(), tiling: &tiling, block, words: residues, out };
+        cpu::dispatch(ring.isa(), kernel);
+    }
+
+    /// Sets the polynomials of `vector` from `first` on: all that the message (kind NTT) holds.
+    ///
+    /// # Errors
+    /// [`Error::Wire`] if the message is malformed or has another number of polynomials than `count`,
+    /// [`Error::Shape`] if they do not fit; then the inputs are arbitrary.
+    pub fn set_from_wire(&mut self, vector: usize, first: usize, count: usize, bytes: &[u8]) -> Result<(), Error> {
+        if vector >= self.vectors || first.checked_add(count).is_none_or(|end| end > self.blocks) {
+            return Err(Error::Shape(format!(
+                "{count} blocks from {first} on of vector {vector}, there are {} vectors of {} blocks",
+                self.vectors, self.blocks
+            )));
+        }
+        let params = *self.ring.params();
+        let message = wire::Message::parse(&params, wire::Kind::Ntt, bytes, count * params.n())?;
+        if self.sliced.is_none() {
+            let n = self.ring.n();
+            let at = (vector * self.blocks + first) * n;
+            return message.read(0, &mut self.data[at..at + count * n]);
+        }
+        let mut words = vec![0; params.n()];
+        for block in 0..count {
+            message.read(block * params.n(), &mut words)?;
+            self.set_in_place(vector, first + block, &mut words);
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, vector: usize, block: usize) -> &mut [u64] {
+        assert!(vector < self.vectors && block < self.blocks, "vector {vector}, block {block}");
+        let n = self.ring.n();
+        let at = (vector * self.blocks + block) * n;
+        &mut self.data[at..at + n]
+    }
+
+    /// A whole polynomial.
     fn poly(&self, n: usize, v: usize, j: usize) -> &[u64] {
         &self.data[(v * self.blocks + j) * n..(v * self.blocks + j + 1) * n]
     }
+
+    /// Slice `k` of a sliced vector, all columns.
+    #[inline]
+    fn slice(&self, v: usize, k: usize, slices: usize, padded: usize) -> &[f64] {
+        bytemuck::cast_slice(&self.data[(v * slices + k) * padded..(v * slices + k + 1) * padded])
+    }
 }
 
-/// The same product without residency: each tile is encoded when it is used (`fallback`).
+/// Whole products, each tile encoded when it is used: `out` is [vectors][tiles.len()][N] in NTT form, every
+/// value in [0, q). `inputs` come from [`Inputs::new`].
 ///
 /// # Errors
 /// [`Error::Shape`] if a size does not fit.
@@ -112,7 +146,10 @@ pub fn product_on_the_fly(
     out: &mut [u64],
 ) -> Result<(), Error> {
     check(tiling, w)?;
-    check_call(ring, tiling, inputs, &tiles, out)?;
+    check_inputs(ring, tiling, inputs, &tiles, false)?;
+    if out.len() != inputs.vectors * tiles.len() * ring.n() {
+        return Err(Error::Shape(format!("{} tiles into {} words", tiles.len(), out.len())));
+    }
     let (n, count) = (ring.n(), tiles.len());
     let (mut small, mut tile) = (vec![0i8; n], vec![0u64; n]);
     out.fill(0);
@@ -144,6 +181,11 @@ pub fn encode_tile(
     ring.forward_residues(out);
 }
 
+/// Rows of the matrix in output tiles `tiles`.
+fn rows_of(tiling: &Tiling, tiles: &Range<usize>) -> usize {
+    tiles.clone().map(|i| tiling.tile_row_range(i).len()).sum()
+}
+
 fn check(tiling: &Tiling, w: &Int8Matrix) -> Result<(), Error> {
     if (tiling.rows(), tiling.cols()) != (w.rows(), w.cols()) {
         return Err(Error::Shape(format!(
@@ -157,12 +199,49 @@ fn check(tiling: &Tiling, w: &Int8Matrix) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_call(ring: &Ring, tiling: &Tiling, inputs: &Inputs, tiles: &Range<usize>, out: &[u64]) -> Result<(), Error> {
-    if inputs.blocks != tiling.blocks() || inputs.data.len() != inputs.vectors * inputs.blocks * ring.n() {
+fn check_inputs(
+    ring: &Ring,
+    tiling: &Tiling,
+    inputs: &Inputs,
+    tiles: &Range<usize>,
+    answers: bool,
+) -> Result<(), Error> {
+    if inputs.ring.params() != ring.params() {
+        return Err(Error::Shape("inputs of another ring".into()));
+    }
+    if inputs.blocks != tiling.blocks() {
         return Err(Error::Shape(format!("{} input blocks, the tiling has {}", inputs.blocks, tiling.blocks())));
     }
-    if tiles.end > tiling.tiles() || out.len() != inputs.vectors * tiles.len() * ring.n() {
-        return Err(Error::Shape(format!("tiles {tiles:?} of {} into {} words", tiling.tiles(), out.len())));
+    let wanted = answers && tiling.is_sliced(ring.n());
+    let fits = |t: Tiling| (t.cols(), t.tile_cols()) == (tiling.cols(), tiling.tile_cols());
+    if inputs.sliced.is_some() != wanted || !inputs.sliced.is_none_or(fits) {
+        return Err(Error::Shape("inputs are laid out for another tiling".into()));
+    }
+    if tiles.end > tiling.tiles() {
+        return Err(Error::Shape(format!("tiles {tiles:?} of {}", tiling.tiles())));
     }
     Ok(())
+}
+
+fn check_answers(
+    ring: &Ring,
+    tiling: &Tiling,
+    inputs: &Inputs,
+    tiles: &Range<usize>,
+    out: &[u64],
+) -> Result<(), Error> {
+    check_inputs(ring, tiling, inputs, tiles, true)?;
+    let rows = rows_of(tiling, tiles);
+    if out.len() != inputs.vectors * rows {
+        return Err(Error::Shape(format!("{} vectors by {rows} rows into {} words", inputs.vectors, out.len())));
+    }
+    Ok(())
+}
+
+/// The useful coefficients of whole products in NTT form: `product` is overwritten.
+fn extract(ring: &Ring, tiling: &Tiling, tile: usize, product: &mut [u64], out: &mut [u64]) {
+    ring.inverse_residues(product);
+    for (r, word) in out[..tiling.tile_row_range(tile).len()].iter_mut().enumerate() {
+        *word = product[tiling.output_coefficient(r)];
+    }
 }

@@ -1,6 +1,10 @@
 //! A ring with its tables and its chosen instruction set: the object on which arithmetic is called.
 
-use crate::{Coeff, Error, Isa, Ntt, Params, Poly, modulus, ntt::NttTable};
+use crate::{
+    Coeff, Error, Isa, Ntt, Params, Poly,
+    cpu::{self, Field, Kernel, Lanes},
+    ntt::{Forward, Inverse, NttTable},
+};
 use std::sync::Arc;
 
 /// Checked parameters, NTT tables and one instruction set. Cheap to clone.
@@ -57,29 +61,78 @@ impl Ring {
         p.into_domain()
     }
 
+    /// The tables.
+    pub(crate) fn table(&self) -> &NttTable {
+        &self.table
+    }
+
     /// Forward transform in place over one N-word buffer; input and output in [0, q).
+    ///
+    /// # Panics
+    /// If `a` is not N words.
     pub fn forward_residues(&self, a: &mut [u64]) {
-        self.table.forward_scalar(a);
+        assert_eq!(a.len(), self.n(), "a polynomial has N words");
+        cpu::dispatch(self.isa, Forward { table: &self.table, words: a });
     }
 
     /// Inverse transform in place over one N-word buffer; input and output in [0, q).
+    ///
+    /// # Panics
+    /// If `a` is not N words.
     pub fn inverse_residues(&self, a: &mut [u64]) {
-        self.table.inverse_scalar(a);
+        assert_eq!(a.len(), self.n(), "a polynomial has N words");
+        cpu::dispatch(self.isa, Inverse { table: &self.table, words: a });
     }
 
-    /// `acc = acc + a·b mod q`, slot by slot; all in [0, q). Slices of equal length.
+    /// `acc = acc + a·b mod q`, slot by slot; all in [0, q). Slices of equal length, a multiple of 8.
+    ///
+    /// # Panics
+    /// If the lengths are not so.
     pub fn mul_add(&self, acc: &mut [u64], a: &[u64], b: &[u64]) {
-        let q = self.q();
-        for ((c, a), b) in acc.iter_mut().zip(a).zip(b) {
-            *c = modulus::add(*c, modulus::mul(*a, *b, q), q);
-        }
+        self.multiply::<false>(acc, a, b);
     }
 
-    /// `acc = acc - a·b mod q`, slot by slot; all in [0, q). Slices of equal length.
+    /// `acc = acc - a·b mod q`, slot by slot; all in [0, q). Slices of equal length, a multiple of 8.
+    ///
+    /// # Panics
+    /// If the lengths are not so.
     pub fn mul_sub(&self, acc: &mut [u64], a: &[u64], b: &[u64]) {
-        let q = self.q();
-        for ((c, a), b) in acc.iter_mut().zip(a).zip(b) {
-            *c = modulus::sub(*c, modulus::mul(*a, *b, q), q);
+        self.multiply::<true>(acc, a, b);
+    }
+
+    fn multiply<const SUBTRACT: bool>(&self, acc: &mut [u64], a: &[u64], b: &[u64]) {
+        assert!(
+            acc.len() == a.len() && a.len() == b.len() && a.len().is_multiple_of(8),
+            "equal lengths, a multiple of 8"
+        );
+        cpu::dispatch(self.isa, Multiply::<SUBTRACT> { q: self.q(), acc, a, b });
+    }
+}
+
+/// `acc = acc ± a·b mod q`, words in [0, q).
+struct Multiply<'a, const SUBTRACT: bool> {
+    q: u64,
+    acc: &'a mut [u64],
+    a: &'a [u64],
+    b: &'a [u64],
+}
+
+impl<const SUBTRACT: bool> Kernel for Multiply<'_, SUBTRACT> {
+    type Output = ();
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+    fn run<L: Lanes>(self, l: L) {
+        let f = Field::new(l, self.q);
+        let acc: &mut [L::Block] = bytemuck::cast_slice_mut(self.acc);
+        let (a, b): (&[L::Block], &[L::Block]) = (bytemuck::cast_slice(self.a), bytemuck::cast_slice(self.b));
+        for ((acc, a), b) in acc.iter_mut().zip(a).zip(b) {
+            // Centre one factor, as `Lanes::mul` wants.
+            let w = l.reduce(&f, l.load_words(b));
+            let product = l.mul(&f, l.load_words(a), w, l.quotient(&f, w));
+            let c = l.load_words(acc);
+            let sum = if SUBTRACT { l.sub(c, product) } else { l.add(c, product) };
+            l.store_words(&f, l.reduce(&f, sum), acc);
         }
     }
 }

@@ -1,0 +1,268 @@
+//! The properties that every backend must have. A backend's test calls [`all`].
+//!
+//! Each function panics with what differed. The data come from a fixed generator, so a failure repeats.
+
+use crate::{
+    Error, Inputs, Int8Matrix, Isa, Params, ParamsLiteral, PinnedTiles, Ring, Tiling, answers_on_the_fly, gemv,
+    modulus, ntt::NttTable, params, product, wire,
+};
+
+/// Everything below.
+pub fn all(isa: Isa) {
+    transforms(isa);
+    multiplication(isa);
+    products(isa);
+    integer_products(isa);
+    wire_format();
+}
+
+/// A fixed stream of numbers: splitmix64 (Steele, Lea, Flood, OOPSLA 2014, figure 17).
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    /// The next 64 bits.
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.word() % limit as u64).expect("below a usize")
+    }
+
+    /// `n` residues, with the extreme ones among them.
+    pub fn residues(&mut self, n: usize, q: u64) -> Vec<u64> {
+        (0..n)
+            .map(|_| match self.word() % 16 {
+                0 => 0,
+                1 => q - 1,
+                2 => q / 2 + 1,
+                _ => self.word() % q,
+            })
+            .collect()
+    }
+
+    /// A matrix, with the extreme weights among its entries.
+    pub fn matrix(&mut self, rows: usize, cols: usize) -> Int8Matrix {
+        let data = (0..rows * cols)
+            .map(|_| match self.word() % 16 {
+                0 => i8::MIN,
+                1 => i8::MAX,
+                _ => self.word().to_le_bytes()[0].cast_signed(),
+            })
+            .collect();
+        Int8Matrix::new(rows, cols, data).expect("the sizes fit")
+    }
+}
+
+/// The default prime where the security table allows it, and smaller ones.
+pub fn rings() -> Vec<Params> {
+    let mut rings: Vec<Params> =
+        (11..=15).map(|log_n| ParamsLiteral { log_n, ..params::DEFAULT }.check().expect("a checked default")).collect();
+    for (log_n, bits) in [(10, 26), (10, 20), (11, 33), (12, 50)] {
+        let step = 2u64 << log_n;
+        let top = (1u64 << bits) / step * step + 1;
+        let q = (1..).map(|k| top - k * step).find(|&q| modulus::is_prime(q)).expect("there are such primes");
+        rings.push(ParamsLiteral { log_n, q }.check().expect("inside the table"));
+    }
+    rings
+}
+
+/// Transforms equal the scalar ones, invert each other, and turn products into negacyclic convolutions.
+pub fn transforms(isa: Isa) {
+    let mut numbers = Numbers(1);
+    for params in rings() {
+        let (ring, table, n, q) = (Ring::with_isa(params, isa), NttTable::new(&params), params.n(), params.q());
+        for round in 0..3 {
+            let a = if round == 0 { vec![q - 1; n] } else { numbers.residues(n, q) };
+            let (mut fast, mut slow) = (a.clone(), a.clone());
+            ring.forward_residues(&mut fast);
+            table.forward_scalar(&mut slow);
+            assert!(fast == slow, "{}: forward, N = {n}, q = {q}", isa.name());
+            table.inverse_scalar(&mut slow);
+            ring.inverse_residues(&mut fast);
+            assert!(fast == a && slow == a, "{}: inverse, N = {n}, q = {q}", isa.name());
+        }
+        // A dense polynomial times a sparse one.
+        let a = numbers.residues(n, q);
+        let mut b = vec![0; n];
+        for _ in 0..5 {
+            b[numbers.below(n)] = numbers.word() % q;
+        }
+        let want = convolution(&a, &b, q);
+        let (mut x, mut y, mut z) = (a, b, vec![0; n]);
+        ring.forward_residues(&mut x);
+        ring.forward_residues(&mut y);
+        ring.mul_add(&mut z, &x, &y);
+        ring.inverse_residues(&mut z);
+        assert!(z == want, "{}: convolution, N = {n}, q = {q}", isa.name());
+    }
+}
+
+/// `a·b` in Z_q[X]/(X^N + 1), by the definition.
+pub fn convolution(a: &[u64], b: &[u64], q: u64) -> Vec<u64> {
+    let n = a.len();
+    let mut out = vec![0; n];
+    for (j, &y) in b.iter().enumerate().filter(|(_, y)| **y != 0) {
+        for (i, &x) in a.iter().enumerate() {
+            let p = modulus::mul(x, y, q);
+            let at = &mut out[(i + j) % n];
+            *at = if i + j < n { modulus::add(*at, p, q) } else { modulus::sub(*at, p, q) };
+        }
+    }
+    out
+}
+
+/// Slot-wise multiply-accumulate against the definition.
+pub fn multiplication(isa: Isa) {
+    let mut numbers = Numbers(2);
+    for params in rings() {
+        let (ring, n, q) = (Ring::with_isa(params, isa), params.n(), params.q());
+        let [a, b, c] = std::array::from_fn(|_| numbers.residues(n, q));
+        let (mut plus, mut minus) = (c.clone(), c.clone());
+        ring.mul_add(&mut plus, &a, &b);
+        ring.mul_sub(&mut minus, &a, &b);
+        for i in 0..n {
+            let p = modulus::mul(a[i], b[i], q);
+            assert_eq!(plus[i], modulus::add(c[i], p, q), "{}: {} + {}·{}", isa.name(), c[i], a[i], b[i]);
+            assert_eq!(minus[i], modulus::sub(c[i], p, q), "{}: {} - {}·{}", isa.name(), c[i], a[i], b[i]);
+        }
+    }
+}
+
+/// Pinned and on-the-fly answers are the coefficients of the whole products, for ragged matrices, several
+/// vectors, any range of tiles, and tilings that can be sliced or cannot.
+pub fn products(isa: Isa) {
+    let ring = |log_n| Ring::with_isa(ParamsLiteral { log_n, ..params::DEFAULT }.check().expect("default"), isa);
+    let cases = [
+        // log_n, rows, cols, tile rows, tile cols
+        (11, 70, 130, 32, 64),
+        (11, 67, 37, 16, 32),
+        (11, 300, 64, 16, 64),
+        (11, 5, 40, 5, 16),
+        (11, 600, 9, 512, 4),
+        (11, 2500, 3, 2048, 1),
+        (11, 1100, 3, 1024, 2),
+        (11, 9, 1030, 4, 512),
+        (11, 9, 1030, 2, 1024),
+        (11, 3, 4200, 4, 256),
+        (11, 50, 50, 41, 49),
+        (11, 7, 13, 7, 13),
+        (12, 90, 70, 64, 64),
+        (13, 33, 300, 33, 128),
+    ];
+    for (k, (log_n, rows, cols, tile_rows, tile_cols)) in cases.into_iter().enumerate() {
+        let ring = ring(log_n);
+        let tiling = Tiling::new(rows, cols, tile_rows.min(rows), tile_cols, ring.n()).expect("fits");
+        product_case(&ring, tiling, 1 + k % 3, k as u64);
+    }
+    let small = rings().into_iter().find(|p| p.bits() == 20).expect("a small ring");
+    let ring = Ring::with_isa(small, isa);
+    product_case(&ring, Tiling::new(70, 50, 32, 32, ring.n()).expect("fits"), 2, 99);
+}
+
+/// One matrix: see [`products`].
+///
+/// # Panics
+/// If a property does not hold.
+pub fn product_case(ring: &Ring, tiling: Tiling, vectors: usize, seed: u64) {
+    let mut numbers = Numbers(seed);
+    let (n, q, name) = (ring.n(), ring.q(), ring.isa().name());
+    let w = numbers.matrix(tiling.rows(), tiling.cols());
+    let oracle = Ring::with_isa(*ring.params(), Isa::SCALAR);
+    let (mut inputs, mut whole) =
+        (Inputs::for_tiling(ring, &tiling, vectors), Inputs::new(&oracle, vectors, tiling.blocks()));
+    for v in 0..vectors {
+        for j in 0..tiling.blocks() {
+            let residues = numbers.residues(n, q);
+            whole.set(v, j, &residues);
+            inputs.set(v, j, &residues);
+        }
+    }
+    // The definition: whole products, transformed back.
+    let tiles = tiling.tiles();
+    let mut full = vec![0; vectors * tiles * n];
+    product::product_on_the_fly(&oracle, &tiling, &w, &whole, 0..tiles, &mut full).expect("fits");
+    let mut want = vec![vec![]; vectors];
+    for (k, product) in full.chunks_exact_mut(n).enumerate() {
+        oracle.inverse_residues(product);
+        let rows = tiling.tile_row_range(k % tiles).len();
+        want[k / tiles].extend((0..rows).map(|r| product[tiling.output_coefficient(r)]));
+    }
+    let pinned = PinnedTiles::encode(ring, tiling, &w).expect("fits");
+    assert_eq!(pinned.bytes(), PinnedTiles::bytes_for(ring, &tiling));
+    for range in [0..tiles, 0..1, tiles - 1..tiles, tiles / 3..tiles, 0..tiles - tiles / 4, 0..0] {
+        let rows = match range.is_empty() {
+            true => 0..0,
+            false => tiling.tile_row_range(range.start).start..tiling.tile_row_range(range.end - 1).end,
+        };
+        let want: Vec<u64> = want.iter().flat_map(|w| w[rows.clone()].to_vec()).collect();
+        let mut got = vec![u64::MAX; want.len()];
+        pinned.answers(ring, &inputs, range.clone(), &mut got).expect("fits");
+        assert!(got == want, "{name}: pinned {tiling:?} tiles {range:?} of {vectors} vectors");
+        got.fill(u64::MAX);
+        answers_on_the_fly(ring, &tiling, &w, &inputs, range.clone(), &mut got).expect("fits");
+        assert!(got == want, "{name}: on the fly {tiling:?} tiles {range:?} of {vectors} vectors");
+    }
+    let short = pinned.answers(ring, &inputs, 0..tiles, &mut [0]);
+    assert!(matches!(short, Err(Error::Shape(_))) || tiling.rows() * vectors == 1, "{name}: a short output is refused");
+    assert!(matches!(pinned.answers(ring, &inputs, 0..tiles + 1, &mut []), Err(Error::Shape(_))));
+}
+
+/// int8 by integer products against 64-bit sums.
+pub fn integer_products(isa: Isa) {
+    let mut numbers = Numbers(3);
+    for (rows, cols, vectors) in [(1, 1, 1), (5, 17, 2), (8, 64, 1), (7, 4099, 3), (64, 576, 2)] {
+        let w = numbers.matrix(rows, cols);
+        // So large that sums leave i32 and wrap, as the definition says.
+        let xs: Vec<i32> = (0..vectors * cols)
+            .map(|_| match numbers.word() % 8 {
+                0 => gemv::LIMIT - 1,
+                1 => 1 - gemv::LIMIT,
+                _ => i32::try_from(numbers.word() % (1 << 25)).expect("small") - gemv::LIMIT,
+            })
+            .map(|x| x.max(1 - gemv::LIMIT))
+            .collect();
+        let range = rows / 3..rows;
+        let mut ys = vec![0; vectors * range.len()];
+        gemv::gemv(isa, &w, &xs, vectors, range.clone(), &mut ys).expect("fits");
+        for v in 0..vectors {
+            for (o, r) in range.clone().enumerate() {
+                let row = w.row(r).iter().zip(&xs[v * cols..]);
+                let sum: i64 = row.map(|(&a, &x)| i64::from(a) * i64::from(x)).sum();
+                #[expect(clippy::cast_possible_truncation, reason = "modulo 2^32 is the definition")]
+                let want = sum as i32;
+                assert_eq!(ys[v * range.len() + o], want, "{}: {rows}x{cols}, row {r}", isa.name());
+            }
+        }
+        let out = gemv::gemv(isa, &w, &vec![gemv::LIMIT; cols], 1, 0..1, &mut [0]);
+        assert!(matches!(out, Err(Error::Shape(_))), "an entry out of range is refused");
+    }
+}
+
+/// What was written is read, whole and in parts, for every ring and ragged counts.
+pub fn wire_format() {
+    let mut numbers = Numbers(4);
+    for params in rings() {
+        for count in [0, 1, 7, 8, 9, 63, 64, 65, params.n()] {
+            let words = numbers.residues(count, params.q());
+            let mut bytes = vec![7];
+            wire::encode(&params, wire::Kind::Coefficients, &words, &mut bytes);
+            let bytes = &bytes[1..];
+            assert_eq!(bytes.len(), wire::encoded_len(&params, count));
+            let mut back = vec![0; count];
+            wire::decode(&params, wire::Kind::Coefficients, bytes, &mut back).expect("well-formed");
+            assert!(back == words, "{count} words of {} bits", params.bits());
+            let message = wire::Message::parse(&params, wire::Kind::Coefficients, bytes, count).expect("well-formed");
+            for first in 0..count.min(20) {
+                let mut part = vec![0; (count - first).min(11)];
+                message.read(first, &mut part).expect("inside");
+                assert!(part == words[first..first + part.len()], "part from {first} of {count}");
+            }
+        }
+    }
+}

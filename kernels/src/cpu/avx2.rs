@@ -1,0 +1,258 @@
+//! Lanes of AVX2 and FMA: four residues a vector.
+
+use super::{Field, Kernel, Lanes};
+use std::arch::x86_64::{
+    __m256d, __m256i, _CMP_LT_OQ, _MM_HINT_T0, _mm_add_epi32, _mm_cvtepi8_epi32, _mm_cvtsi32_si128, _mm_cvtsi128_si32,
+    _mm_loadu_pd, _mm_loadu_si128, _mm_prefetch, _mm_shuffle_epi32, _mm_storeu_pd, _mm256_add_epi32, _mm256_add_epi64,
+    _mm256_add_pd, _mm256_and_pd, _mm256_castpd_si256, _mm256_castpd128_pd256, _mm256_castpd256_pd128,
+    _mm256_castsi256_si128, _mm256_cmp_pd, _mm256_cvtepi8_epi16, _mm256_cvtepi32_pd, _mm256_extractf128_pd,
+    _mm256_extracti128_si256, _mm256_fmadd_pd, _mm256_fmsub_pd, _mm256_fnmadd_pd, _mm256_insertf128_pd,
+    _mm256_loadu_pd, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mul_pd, _mm256_or_pd, _mm256_set1_pd,
+    _mm256_setzero_pd, _mm256_setzero_si256, _mm256_storeu_pd, _mm256_storeu_si256, _mm256_sub_pd, _mm256_unpackhi_pd,
+    _mm256_unpacklo_pd, _mm256_xor_pd,
+};
+
+/// Proof that this machine has AVX2 and FMA: made by [`Avx2::detect`] only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Avx2(());
+
+/// 1.5·2^52: adding it to |x| < 2^51 rounds x to an integer and leaves it in the low bits of the sum.
+const MAGIC: f64 = 6_755_399_441_055_744.0;
+/// 2^52
+const TWO52: f64 = 4_503_599_627_370_496.0;
+
+impl Avx2 {
+    /// The proof, if the processor gives it.
+    pub(crate) fn detect() -> Option<Self> {
+        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")).then_some(Self(()))
+    }
+
+    /// Runs a kernel compiled for these instructions.
+    pub(crate) fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx2,fma")]
+        fn inner<K: Kernel>(token: Avx2, kernel: K) -> K::Output {
+            kernel.run(token)
+        }
+        // SAFETY: `self` exists, so `detect` found both features.
+        unsafe { inner(self, kernel) }
+    }
+}
+
+#[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+impl Lanes for Avx2 {
+    type V = __m256d;
+    type Acc = __m256i;
+    type Block = [f64; 4];
+    const WIDTH: usize = 4;
+    const DRIFT: i64 = MAGIC.to_bits().cast_signed();
+
+    #[inline(always)]
+    fn splat(self, x: f64) -> __m256d {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_set1_pd(x) }
+    }
+
+    #[inline(always)]
+    fn load(self, at: &[f64; 4]) -> __m256d {
+        // SAFETY: the token proves AVX; `at` is 32 readable bytes.
+        unsafe { _mm256_loadu_pd(at.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn store(self, v: __m256d, at: &mut [f64; 4]) {
+        // SAFETY: the token proves AVX; `at` is 32 writable bytes.
+        unsafe { _mm256_storeu_pd(at.as_mut_ptr(), v) }
+    }
+
+    #[inline(always)]
+    fn load_words(self, at: &[f64; 4]) -> __m256d {
+        // An integer x < 2^52 in the mantissa of 2^52 is the number 2^52 + x.
+        // SAFETY: the token proves AVX; `at` is 32 readable bytes.
+        unsafe {
+            let two52 = _mm256_set1_pd(TWO52);
+            _mm256_sub_pd(_mm256_or_pd(_mm256_loadu_pd(at.as_ptr()), two52), two52)
+        }
+    }
+
+    #[inline(always)]
+    fn store_words(self, f: &Field<__m256d>, v: __m256d, at: &mut [f64; 4]) {
+        // SAFETY: the token proves AVX; `at` is 32 writable bytes.
+        unsafe {
+            let negative = _mm256_cmp_pd::<_CMP_LT_OQ>(v, _mm256_setzero_pd());
+            let v = _mm256_add_pd(v, _mm256_and_pd(negative, f.q));
+            let two52 = _mm256_set1_pd(TWO52);
+            _mm256_storeu_pd(at.as_mut_ptr(), _mm256_xor_pd(_mm256_add_pd(v, two52), two52));
+        }
+    }
+
+    #[inline(always)]
+    fn load_i8(self, at: &[i8]) -> __m256d {
+        let word = i32::from_le_bytes([at[0], at[1], at[2], at[3]].map(i8::cast_unsigned));
+        // SAFETY: the token proves AVX2.
+        unsafe { _mm256_cvtepi32_pd(_mm_cvtepi8_epi32(_mm_cvtsi32_si128(word))) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m256d, b: __m256d) -> __m256d {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_add_pd(a, b) }
+    }
+
+    #[inline(always)]
+    fn sub(self, a: __m256d, b: __m256d) -> __m256d {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_sub_pd(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul_small(self, a: __m256d, b: __m256d) -> __m256d {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_mul_pd(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul_add_small(self, a: __m256d, b: __m256d, c: __m256d) -> __m256d {
+        // SAFETY: the token proves FMA.
+        unsafe { _mm256_fmadd_pd(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn mul(self, f: &Field<__m256d>, x: __m256d, w: __m256d, wq: __m256d) -> __m256d {
+        // The module documentation of `cpu` has the proof. |x·wq| <= q < 2^51 is what MAGIC needs.
+        // SAFETY: the token proves FMA.
+        unsafe {
+            let magic = _mm256_set1_pd(MAGIC);
+            let h = _mm256_mul_pd(x, w);
+            let c = _mm256_sub_pd(_mm256_fmadd_pd(x, wq, magic), magic);
+            let l = _mm256_fmsub_pd(x, w, h);
+            _mm256_add_pd(_mm256_fnmadd_pd(c, f.q, h), l)
+        }
+    }
+
+    #[inline(always)]
+    fn quotient(self, f: &Field<__m256d>, w: __m256d) -> __m256d {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_mul_pd(w, f.q_inv) }
+    }
+
+    #[inline(always)]
+    fn reduce(self, f: &Field<__m256d>, x: __m256d) -> __m256d {
+        // SAFETY: the token proves FMA.
+        unsafe {
+            let magic = _mm256_set1_pd(MAGIC);
+            let c = _mm256_sub_pd(_mm256_fmadd_pd(x, f.q_inv, magic), magic);
+            _mm256_fnmadd_pd(c, f.q, x)
+        }
+    }
+
+    #[inline(always)]
+    fn zero(self) -> __m256i {
+        // SAFETY: the token proves AVX.
+        unsafe { _mm256_setzero_si256() }
+    }
+
+    #[inline(always)]
+    fn mac(self, f: &Field<__m256d>, acc: __m256i, x: __m256d, w: __m256d, wq: __m256d) -> __m256i {
+        // |product| < q < 2^51, so adding MAGIC leaves it as an integer in the low bits: one wrapping
+        // integer addition accumulates it, and MAGIC's own bits add up to DRIFT a step.
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe {
+            let r = self.mul(f, x, w, wq);
+            _mm256_add_epi64(acc, _mm256_castpd_si256(_mm256_add_pd(r, _mm256_set1_pd(MAGIC))))
+        }
+    }
+
+    #[inline(always)]
+    fn total(self, acc: __m256i) -> i64 {
+        let mut lanes = [0i64; 4];
+        // SAFETY: the token proves AVX; `lanes` is 32 writable bytes.
+        unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), acc) };
+        lanes[0].wrapping_add(lanes[1]).wrapping_add(lanes[2]).wrapping_add(lanes[3])
+    }
+
+    #[inline(always)]
+    fn deal(self, pair: &[[f64; 4]]) -> (__m256d, __m256d) {
+        let [a, b] = [&pair[0], &pair[1]];
+        // Halves go through memory: moving them between registers is slow on older processors.
+        // SAFETY: the token proves AVX; each load reads two elements of a block of four.
+        unsafe {
+            let half = |lo: *const f64, hi: *const f64| {
+                _mm256_insertf128_pd::<1>(_mm256_castpd128_pd256(_mm_loadu_pd(lo)), _mm_loadu_pd(hi))
+            };
+            (half(a.as_ptr(), b.as_ptr()), half(a.as_ptr().add(2), b.as_ptr().add(2)))
+        }
+    }
+
+    #[inline(always)]
+    fn undeal(self, u: __m256d, v: __m256d, pair: &mut [[f64; 4]]) {
+        let [a, b] = &mut pair[..2] else { unreachable!("a pair has two blocks") };
+        // SAFETY: the token proves AVX; each store writes two elements of a block of four.
+        unsafe {
+            _mm_storeu_pd(a.as_mut_ptr(), _mm256_castpd256_pd128(u));
+            _mm_storeu_pd(b.as_mut_ptr(), _mm256_extractf128_pd::<1>(u));
+            _mm_storeu_pd(a.as_mut_ptr().add(2), _mm256_castpd256_pd128(v));
+            _mm_storeu_pd(b.as_mut_ptr().add(2), _mm256_extractf128_pd::<1>(v));
+        }
+    }
+
+    #[inline(always)]
+    fn turn(self, _t: usize, u: __m256d, v: __m256d) -> (__m256d, __m256d) {
+        // SAFETY: the token proves AVX.
+        unsafe { (_mm256_unpacklo_pd(u, v), _mm256_unpackhi_pd(u, v)) }
+    }
+
+    #[inline(always)]
+    fn unturn(self, t: usize, u: __m256d, v: __m256d) -> (__m256d, __m256d) {
+        self.turn(t, u, v)
+    }
+
+    #[inline(always)]
+    fn prefetch(self, at: &[[f64; 4]], index: usize) {
+        // SAFETY: a prefetch has no effect on memory and does not fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.as_ptr().wrapping_add(index).cast()) }
+    }
+
+    #[inline(always)]
+    fn dot4(self, rows: [&[i8]; 4], high: &[i16], low: &[i16]) -> [(i32, i32); 4] {
+        let len = high.len();
+        assert!(low.len() == len && rows.iter().all(|r| r.len() == len), "rows and planes have one length");
+        let mut sums = [(0, 0); 4];
+        // A product of a byte and a 13-bit number is below 2^19.1, so a pair's sum is exact in i32; the
+        // sums of pairs wrap, as the result does.
+        // SAFETY: the token proves AVX2; every load at `i` has i + 16 <= len, checked equal above.
+        unsafe {
+            let mut acc = [_mm256_setzero_si256(); 8];
+            let mut i = 0;
+            while i + 16 <= len {
+                let h = _mm256_loadu_si256(high.as_ptr().add(i).cast());
+                let l = _mm256_loadu_si256(low.as_ptr().add(i).cast());
+                for (r, row) in rows.iter().enumerate() {
+                    let at = row.as_ptr().add(i);
+                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(PREFETCH_I8));
+                    let w = _mm256_cvtepi8_epi16(_mm_loadu_si128(at.cast()));
+                    acc[2 * r] = _mm256_add_epi32(acc[2 * r], _mm256_madd_epi16(w, h));
+                    acc[2 * r + 1] = _mm256_add_epi32(acc[2 * r + 1], _mm256_madd_epi16(w, l));
+                }
+                i += 16;
+            }
+            let sum = |v: __m256i| {
+                let s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
+                let s = _mm_add_epi32(s, _mm_shuffle_epi32::<0b01_00_11_10>(s));
+                _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32::<0b10_11_00_01>(s)))
+            };
+            for (r, s) in sums.iter_mut().enumerate() {
+                *s = (sum(acc[2 * r]), sum(acc[2 * r + 1]));
+            }
+            for ((s, row), _) in sums.iter_mut().zip(rows).zip(0..) {
+                for (k, &w) in row.iter().enumerate().skip(i) {
+                    s.0 = s.0.wrapping_add(i32::from(w) * i32::from(high[k]));
+                    s.1 = s.1.wrapping_add(i32::from(w) * i32::from(low[k]));
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// How far ahead a row of weights is asked for, in bytes.
+const PREFETCH_I8: usize = 512;

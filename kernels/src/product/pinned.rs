@@ -1,0 +1,284 @@
+//! Weights held in NTT form: 8 bytes each, streamed once per call, eight output tiles side by side.
+
+use super::{Inputs, check, check_answers, encode_tile, extract, rows_of};
+use crate::{
+    Error, Int8Matrix, Ring, Tiling,
+    cpu::{self, Field, Kernel, Lanes},
+    ntt::NttTable,
+    slice::{self, SEGMENT, Sums, TileRows, padded},
+};
+use memmap2::MmapMut;
+use std::ops::Range;
+
+/// Output tiles side by side: one input vector is loaded for so many weight vectors.
+const GROUP: usize = 8;
+/// How far ahead weights are asked for, in vectors.
+const AHEAD: usize = 48;
+
+/// A matrix in NTT form, 8 bytes per weight (and row padding of the last tile).
+pub struct PinnedTiles {
+    tiling: Tiling,
+    sliced: bool,
+    /// Sliced: per group of GROUP tiles [R][column vector][tile of the group][lanes of f64].
+    /// Else: [tile][block][N] words. In huge pages where the system has them.
+    data: MmapMut,
+}
+
+impl PinnedTiles {
+    /// Ranges of tiles given to [`PinnedTiles::answers`] should begin at multiples of this.
+    pub const GROUP: usize = GROUP;
+
+    /// Encodes every tile of `w`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if matrix and tiling disagree, [`Error::Memory`] if the system gives no memory.
+    pub fn encode(ring: &Ring, tiling: Tiling, w: &Int8Matrix) -> Result<Self, Error> {
+        check(&tiling, w)?;
+        let bytes = Self::bytes_for(ring, &tiling);
+        let mut data = MmapMut::map_anon(bytes).map_err(|e| Error::Memory(format!("{bytes} bytes: {e}")))?;
+        // Without huge pages everything works, slower.
+        #[cfg(target_os = "linux")]
+        let _ = data.advise(memmap2::Advice::HugePage);
+        let sliced = tiling.is_sliced(ring.n());
+        let words: &mut [u64] = bytemuck::cast_slice_mut(&mut data);
+        if sliced {
+            let out = bytemuck::cast_slice_mut(words);
+            cpu::dispatch(ring.isa(), Encode { table: ring.table(), tiling: &tiling, w, out });
+        } else {
+            let mut small = vec![0i8; ring.n()];
+            for (k, out) in words.chunks_exact_mut(ring.n()).enumerate() {
+                encode_tile(ring, &tiling, w, k / tiling.blocks(), k % tiling.blocks(), &mut small, out);
+            }
+        }
+        Ok(Self { tiling, sliced, data })
+    }
+
+    /// The tiling.
+    pub fn tiling(&self) -> &Tiling {
+        &self.tiling
+    }
+
+    /// Memory held.
+    pub fn bytes(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Memory that [`PinnedTiles::encode`] will need for a tiling.
+    pub fn bytes_for(ring: &Ring, tiling: &Tiling) -> usize {
+        let columns = if tiling.is_sliced(ring.n()) {
+            ring.n() / tiling.tile_cols() * padded(tiling.cols())
+        } else {
+            tiling.blocks() * ring.n()
+        };
+        tiling.tiles() * columns * 8
+    }
+
+    /// The useful coefficients of output tiles `tiles` for every vector: `out` is [vectors][rows of those tiles],
+    /// values in [0, q). `inputs` come from [`Inputs::for_tiling`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if a size does not fit.
+    pub fn answers(&self, ring: &Ring, inputs: &Inputs, tiles: Range<usize>, out: &mut [u64]) -> Result<(), Error> {
+        check_answers(ring, &self.tiling, inputs, &tiles, out)?;
+        if self.sliced {
+            let weights = bytemuck::cast_slice(&self.data);
+            let table = ring.table();
+            cpu::dispatch(ring.isa(), Product { table, tiling: &self.tiling, weights, inputs, tiles, out });
+        } else {
+            self.whole(ring, inputs, &tiles, out);
+        }
+        Ok(())
+    }
+
+    /// The way for tilings that cannot be sliced: whole products, whole inverse transforms.
+    fn whole(&self, ring: &Ring, inputs: &Inputs, tiles: &Range<usize>, out: &mut [u64]) {
+        let (n, blocks, rows) = (ring.n(), self.tiling.blocks(), rows_of(&self.tiling, tiles));
+        let words: &[u64] = bytemuck::cast_slice(&self.data);
+        let mut acc = vec![0; n];
+        for (v, out) in out.chunks_exact_mut(rows.max(1)).enumerate() {
+            let mut at = 0;
+            for i in tiles.clone() {
+                acc.fill(0);
+                for j in 0..blocks {
+                    ring.mul_add(
+                        &mut acc,
+                        &words[(i * blocks + j) * n..(i * blocks + j + 1) * n],
+                        inputs.poly(n, v, j),
+                    );
+                }
+                extract(ring, &self.tiling, i, &mut acc, &mut out[at..]);
+                at += self.tiling.tile_row_range(i).len();
+            }
+        }
+    }
+}
+
+/// The tiles of group `g`.
+fn group(tiling: &Tiling, g: usize) -> Range<usize> {
+    g * GROUP..((g + 1) * GROUP).min(tiling.tiles())
+}
+
+struct Encode<'a> {
+    table: &'a NttTable,
+    tiling: &'a Tiling,
+    w: &'a Int8Matrix,
+    out: &'a mut [f64],
+}
+
+impl Kernel for Encode<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+    fn run<L: Lanes>(self, l: L) {
+        let f = Field::new(l, self.table.q);
+        let r = self.table.n / self.tiling.tile_cols();
+        let steps = padded(self.tiling.cols()) / L::WIDTH;
+        let mut scratch = vec![bytemuck::Zeroable::zeroed(); r];
+        let out: &mut [L::Block] = bytemuck::cast_slice_mut(self.out);
+        for i in 0..self.tiling.tiles() {
+            let tiles = group(self.tiling, i / GROUP);
+            let base = tiles.start * r * steps;
+            let rows = TileRows::new(self.w, self.tiling, i);
+            for step in 0..steps {
+                slice::columns(l, &f, self.table, &rows, step * L::WIDTH, 1, &mut scratch);
+                for (k, block) in scratch.iter().enumerate() {
+                    let v = l.reduce(&f, l.load(block));
+                    l.store(v, &mut out[base + (k * steps + step) * tiles.len() + i - tiles.start]);
+                }
+            }
+        }
+    }
+}
+
+struct Product<'a> {
+    table: &'a NttTable,
+    tiling: &'a Tiling,
+    weights: &'a [f64],
+    inputs: &'a Inputs,
+    tiles: Range<usize>,
+    out: &'a mut [u64],
+}
+
+impl Kernel for Product<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+    fn run<L: Lanes>(self, l: L) {
+        let f = Field::new(l, self.table.q);
+        let Self { table, tiling, weights, inputs, tiles, out } = self;
+        let (r, padded) = (table.n / tiling.tile_cols(), padded(tiling.cols()));
+        let steps = padded / L::WIDTH;
+        let weights: &[L::Block] = bytemuck::cast_slice(weights);
+        let mut sums: Vec<Sums> = (0..inputs.vectors).map(|_| Sums::new(r, tiles.len())).collect();
+        let mut start = tiles.start;
+        while start < tiles.end {
+            let whole = group(tiling, start / GROUP);
+            let part = start..whole.end.min(tiles.end);
+            let base = whole.start * r * steps;
+            for k in 0..r {
+                let at = base + k * steps * whole.len();
+                let weights = &weights[at..at + steps * whole.len()];
+                for (v, sums) in sums.iter_mut().enumerate() {
+                    let input: &[L::Block] = bytemuck::cast_slice(inputs.slice(v, k, r, padded));
+                    let mut put = |t: usize, x: i64| sums.add(k, part.start + t - tiles.start, x);
+                    if part == whole {
+                        match whole.len() {
+                            1 => mac::<L, 1>(l, &f, weights, input, &mut put),
+                            2 => mac::<L, 2>(l, &f, weights, input, &mut put),
+                            3 => mac::<L, 3>(l, &f, weights, input, &mut put),
+                            4 => mac::<L, 4>(l, &f, weights, input, &mut put),
+                            5 => mac::<L, 5>(l, &f, weights, input, &mut put),
+                            6 => mac::<L, 6>(l, &f, weights, input, &mut put),
+                            7 => mac::<L, 7>(l, &f, weights, input, &mut put),
+                            _ => mac::<L, GROUP>(l, &f, weights, input, &mut put),
+                        }
+                    } else {
+                        for t in 0..part.len() {
+                            let first = part.start - whole.start + t;
+                            mac_one(l, &f, &weights[first..], whole.len(), input, |x| put(t, x));
+                        }
+                    }
+                }
+            }
+            start = part.end;
+        }
+        let rows = rows_of(tiling, &tiles);
+        for (sums, out) in sums.iter_mut().zip(out.chunks_exact_mut(rows.max(1))) {
+            sums.finish(l, &f, table);
+            write(sums, tiling, &tiles, out);
+        }
+    }
+}
+
+/// Writes the rows of `tiles` in order.
+pub(super) fn write(sums: &Sums, tiling: &Tiling, tiles: &Range<usize>, out: &mut [u64]) {
+    let mut at = 0;
+    for (t, i) in tiles.clone().enumerate() {
+        let rows = tiling.tile_row_range(i).len();
+        for (r, word) in out[at..at + rows].iter_mut().enumerate() {
+            *word = sums.word(r, t);
+        }
+        at += rows;
+    }
+}
+
+/// A total without what [`Lanes::mac`] added in `steps` steps.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+pub(super) fn settle<L: Lanes>(l: L, acc: L::Acc, steps: usize) -> i64 {
+    l.total(acc).wrapping_sub(L::DRIFT.wrapping_mul((steps * L::WIDTH).cast_signed() as i64))
+}
+
+/// The dot products of T interleaved rows of weights with one input.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+fn mac<L: Lanes, const T: usize>(
+    l: L,
+    f: &Field<L::V>,
+    weights: &[L::Block],
+    input: &[L::Block],
+    put: &mut impl FnMut(usize, i64),
+) {
+    let segment = SEGMENT / L::WIDTH;
+    let weights = weights.as_chunks::<T>().0;
+    for (weights, input) in weights.chunks(segment).zip(input.chunks(segment)) {
+        let mut acc = [l.zero(); T];
+        for (weights, input) in weights.iter().zip(input) {
+            let b = l.load(input);
+            let bq = l.quotient(f, b);
+            for (t, acc) in acc.iter_mut().enumerate() {
+                if (t * L::WIDTH).is_multiple_of(8) {
+                    l.prefetch(weights, t + AHEAD);
+                }
+                *acc = l.mac(f, *acc, l.load(&weights[t]), b, bq);
+            }
+        }
+        for (t, acc) in acc.into_iter().enumerate() {
+            put(t, settle(l, acc, input.len()));
+        }
+    }
+}
+
+/// The dot product of one row of weights, `stride` apart.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+fn mac_one<L: Lanes>(
+    l: L,
+    f: &Field<L::V>,
+    weights: &[L::Block],
+    stride: usize,
+    input: &[L::Block],
+    mut put: impl FnMut(i64),
+) {
+    let mut weights = weights.iter().step_by(stride);
+    for input in input.chunks(SEGMENT / L::WIDTH) {
+        let mut acc = l.zero();
+        for (input, weight) in input.iter().zip(&mut weights) {
+            let b = l.load(input);
+            acc = l.mac(f, acc, l.load(weight), b, l.quotient(f, b));
+        }
+        put(settle(l, acc, input.len()));
+    }
+}
