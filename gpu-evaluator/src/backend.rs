@@ -130,12 +130,12 @@ impl Matrix {
         }
     }
 
-    /// Output tiles `tiles` for every vector of `inputs`: `out` is [vectors][tiles.len()][N] in NTT form,
-    /// values in [0, q).
+    /// The useful coefficients of output tiles `tiles` for every vector of `inputs`: `out` is
+    /// [vectors][rows of those tiles], values in [0, q).
     ///
     /// # Errors
     /// A [`kernels::Error::Shape`] if a size does not fit.
-    pub fn product(
+    pub fn answers(
         &self,
         ring: &Ring,
         inputs: &Inputs,
@@ -143,8 +143,8 @@ impl Matrix {
         out: &mut [u64],
     ) -> Result<(), kernels::Error> {
         match &self.form {
-            Form::Pinned(pinned) => pinned.product(ring, inputs, tiles, out),
-            Form::Fallback(int8) => kernels::product::product_on_the_fly(ring, &self.tiling, int8, inputs, tiles, out),
+            Form::Pinned(pinned) => pinned.answers(ring, inputs, tiles, out),
+            Form::Fallback(int8) => kernels::answers_on_the_fly(ring, &self.tiling, int8, inputs, tiles, out),
         }
     }
 }

@@ -20,15 +20,13 @@ use std::{
 };
 
 /// Tiles are handed to the kernels in multiples of this where it matters.
-const QUANTUM: usize = 4;
+const QUANTUM: usize = kernels::PinnedTiles::GROUP;
 /// A job is cut into about this many groups.
 const GROUPS: usize = 8;
 /// Tiles in a group at most.
 const MAX_GROUP: usize = 64;
 /// Coefficients in one answer message at most, unless a single tile has more: 209 KB.
 const MAX_COEFFICIENTS: usize = 1 << 15;
-/// Polynomials in a thread's output buffer, unless one tile of all vectors has more: 1 MiB at N = 2048.
-const SCRATCH: usize = 64;
 
 /// A complete job.
 pub struct Work {
@@ -114,29 +112,10 @@ impl Work {
 
     /// The useful coefficients of `tiles` for every vector, packed for the wire.
     fn coefficients(&self, ring: &Ring, tiles: Range<usize>, scratch: &mut Scratch) -> Result<Bytes, kernels::Error> {
-        let (tiling, n, vectors) = (self.matrix.tiling(), ring.n(), self.inputs.vectors());
-        let first_row = tiling.tile_row_range(tiles.start).start;
-        let rows = tiling.tile_row_range(tiles.end - 1).end - first_row;
+        let (tiling, vectors) = (self.matrix.tiling(), self.inputs.vectors());
+        let rows = tiling.tile_row_range(tiles.end - 1).end - tiling.tile_row_range(tiles.start).start;
         scratch.words.resize(vectors * rows, 0);
-        let step = (SCRATCH / vectors / QUANTUM * QUANTUM).max(1);
-        for start in tiles.clone().step_by(step) {
-            let pass = start..(start + step).min(tiles.end);
-            let len = vectors * pass.len() * n;
-            if scratch.products.len() < len {
-                scratch.products.resize(len, 0);
-            }
-            let products = &mut scratch.products[..len];
-            self.matrix.product(ring, &self.inputs, pass.clone(), products)?;
-            for (k, product) in products.chunks_exact_mut(n).enumerate() {
-                let (vector, tile) = (k / pass.len(), pass.start + k % pass.len());
-                ring.inverse_residues(product);
-                let range = tiling.tile_row_range(tile);
-                let at = vector * rows + range.start - first_row;
-                for (r, word) in scratch.words[at..at + range.len()].iter_mut().enumerate() {
-                    *word = product[tiling.output_coefficient(r)];
-                }
-            }
-        }
+        self.matrix.answers(ring, &self.inputs, tiles, &mut scratch.words)?;
         let mut message = Vec::with_capacity(wire::encoded_len(ring.params(), scratch.words.len()));
         wire::encode(ring.params(), wire::Kind::Coefficients, &scratch.words, &mut message);
         Ok(message.into())
@@ -146,8 +125,6 @@ impl Work {
 /// A thread's buffers.
 #[derive(Default)]
 struct Scratch {
-    /// [vectors][tiles of one pass][N]
-    products: Vec<u64>,
     /// [vectors][rows of one group]
     words: Vec<u64>,
 }

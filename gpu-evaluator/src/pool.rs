@@ -1,6 +1,6 @@
 //! Buffers for input ciphertexts, reused from job to job: megabytes that are not allocated per job.
 
-use kernels::{Inputs, Ring};
+use kernels::{Inputs, Ring, Tiling};
 use std::{
     collections::HashMap,
     ops::{Deref, DerefMut},
@@ -11,7 +11,10 @@ use tokio::sync::OwnedSemaphorePermit;
 /// Bytes kept for later jobs at most.
 const KEEP: usize = 256 << 20;
 
-/// Free buffers by shape (vectors, blocks).
+/// What buffers have in common that can stand for each other: vectors, matrix columns, tile columns.
+type Shape = (usize, usize, usize);
+
+/// Free buffers by shape.
 pub struct Pool {
     ring: Ring,
     free: Mutex<Free>,
@@ -19,13 +22,14 @@ pub struct Pool {
 
 #[derive(Default)]
 struct Free {
-    by_shape: HashMap<(usize, usize), Vec<Inputs>>,
+    by_shape: HashMap<Shape, Vec<Inputs>>,
     bytes: usize,
 }
 
 /// A buffer on loan, with the share of its stream's memory that it takes.
 pub struct Loan {
     inputs: Option<Inputs>,
+    shape: Shape,
     pool: Arc<Pool>,
     _memory: OwnedSemaphorePermit,
 }
@@ -36,21 +40,22 @@ impl Pool {
         Arc::new(Self { ring, free: Mutex::default() })
     }
 
-    /// Memory that a buffer of this shape stands for.
-    pub fn bytes_for(&self, vectors: usize, blocks: usize) -> usize {
-        vectors * blocks * self.ring.n() * 8
+    /// Memory that a buffer for `vectors` inputs of a matrix takes.
+    pub fn bytes_for(&self, vectors: usize, tiling: &Tiling) -> usize {
+        Inputs::bytes_for(&self.ring, tiling, vectors)
     }
 
-    /// A buffer of this shape; what it holds is arbitrary. `memory` is given back with it.
-    pub fn take(self: &Arc<Self>, vectors: usize, blocks: usize, memory: OwnedSemaphorePermit) -> Loan {
+    /// A buffer for `vectors` inputs of a matrix; what it holds is arbitrary. `memory` is given back with it.
+    pub fn take(self: &Arc<Self>, vectors: usize, tiling: &Tiling, memory: OwnedSemaphorePermit) -> Loan {
+        let shape = (vectors, tiling.cols(), tiling.tile_cols());
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let reused = free.by_shape.get_mut(&(vectors, blocks)).and_then(Vec::pop);
-        if reused.is_some() {
-            free.bytes -= self.bytes_for(vectors, blocks);
+        let reused = free.by_shape.get_mut(&shape).and_then(Vec::pop);
+        if let Some(inputs) = &reused {
+            free.bytes -= inputs.bytes();
         }
         drop(free);
-        let inputs = reused.unwrap_or_else(|| Inputs::new(&self.ring, vectors, blocks));
-        Loan { inputs: Some(inputs), pool: Arc::clone(self), _memory: memory }
+        let inputs = reused.unwrap_or_else(|| Inputs::for_tiling(&self.ring, tiling, vectors));
+        Loan { inputs: Some(inputs), shape, pool: Arc::clone(self), _memory: memory }
     }
 }
 
@@ -71,12 +76,11 @@ impl DerefMut for Loan {
 impl Drop for Loan {
     fn drop(&mut self) {
         let Some(inputs) = self.inputs.take() else { return };
-        let shape = (inputs.vectors(), inputs.blocks());
-        let bytes = self.pool.bytes_for(shape.0, shape.1);
+        let bytes = inputs.bytes();
         let mut free = self.pool.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.bytes + bytes <= KEEP {
             free.bytes += bytes;
-            free.by_shape.entry(shape).or_default().push(inputs);
+            free.by_shape.entry(self.shape).or_default().push(inputs);
         }
     }
 }

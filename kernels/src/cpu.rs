@@ -45,6 +45,10 @@ pub(crate) trait Lanes: Copy {
     type V: Copy;
     /// Wrapping 64-bit sums side by side.
     type Acc: Copy;
+    /// Sums of products of pinned weights: what is added up is the backend's own affair.
+    type Sum: Copy;
+    /// An input vector made ready for [`Lanes::sum_add`].
+    type Fixed: Copy;
     /// `[f64; WIDTH]`, how a vector lies in memory.
     type Block: bytemuck::Pod;
     /// Lanes of a vector.
@@ -84,6 +88,16 @@ pub(crate) trait Lanes: Copy {
     fn mac(self, f: &Field<Self::V>, acc: Self::Acc, x: Self::V, w: Self::V, wq: Self::V) -> Self::Acc;
     /// The sums of all lanes, modulo 2^64.
     fn total(self, acc: Self::Acc) -> i64;
+    /// A residue, |v| <= q/2 and one unit, in the form in which pinned weights and their inputs are kept.
+    fn pack(self, f: &Field<Self::V>, v: Self::V) -> Self::V;
+    /// A packed input, made ready.
+    fn fix(self, input: &Self::Block) -> Self::Fixed;
+    /// Sums of zero.
+    fn sum_zero(self) -> Self::Sum;
+    /// `sum + weight·input`, both packed; at most 1016 columns may be added up in one sum.
+    fn sum_add(self, sum: Self::Sum, weight: &Self::Block, input: Self::Fixed) -> Self::Sum;
+    /// The sums of all lanes: x0 + 2^26·x1 + 2^52·x2 modulo q.
+    fn sum_total(self, sum: Self::Sum) -> [u64; 3];
     /// Two vectors (2·WIDTH neighbours) dealt into those whose index has the bit WIDTH/2 clear and set.
     fn deal(self, pair: &[Self::Block]) -> (Self::V, Self::V);
     /// The inverse of [`Lanes::deal`].

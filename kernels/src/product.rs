@@ -21,7 +21,7 @@ pub struct Inputs {
     blocks: usize,
     /// The tiling, if the inputs are sliced.
     sliced: Option<Tiling>,
-    /// Sliced: [vectors][R][padded columns] centred numbers (f64 bits). Else: [vectors][blocks][N] words in NTT form.
+    /// Sliced: [vectors][centred f64, packed][R][padded columns]. Else: [vectors][blocks][N] words in NTT form.
     data: Vec<u64>,
 }
 
@@ -31,14 +31,22 @@ impl Inputs {
         Self { ring: ring.clone(), vectors, blocks, sliced: None, data: vec![0; vectors * blocks * ring.n()] }
     }
 
-    /// Room for `vectors` inputs of a matrix that is cut like `tiling`, for the `answers` functions.
+    /// Room for `vectors` inputs of a matrix that is cut like `tiling`, for the `answers` functions. Tilings of
+    /// equal columns and equal n_w can share inputs.
     pub fn for_tiling(ring: &Ring, tiling: &Tiling, vectors: usize) -> Self {
-        if !tiling.is_sliced(ring.n()) {
-            return Self::new(ring, vectors, tiling.blocks());
-        }
-        let words = ring.n() / tiling.tile_cols() * slice::padded(tiling.cols());
-        let data = vec![0; vectors * words];
-        Self { ring: ring.clone(), vectors, blocks: tiling.blocks(), sliced: Some(*tiling), data }
+        let sliced = tiling.is_sliced(ring.n()).then_some(*tiling);
+        let data = vec![0; Self::bytes_for(ring, tiling, vectors) / 8];
+        Self { ring: ring.clone(), vectors, blocks: tiling.blocks(), sliced, data }
+    }
+
+    /// Memory that [`Inputs::for_tiling`] will need.
+    pub fn bytes_for(ring: &Ring, tiling: &Tiling, vectors: usize) -> usize {
+        let words = if tiling.is_sliced(ring.n()) {
+            2 * (ring.n() / tiling.tile_cols()) * slice::padded(tiling.cols())
+        } else {
+            tiling.blocks() * ring.n()
+        };
+        vectors * words * 8
     }
 
     /// Number of vectors.
@@ -81,8 +89,10 @@ impl Inputs {
         assert!(vector < self.vectors && block < self.blocks, "vector {vector}, block {block}");
         let len = self.data.len() / self.vectors;
         let ring = self.ring.clone();
-        let out = bytemuck::cast_slice_mut(&mut self.data[vector * len..(vector + 1) * len]);
-        let kernel = slice::SliceInput { table: ring.table(), tiling: &tiling, block, words: residues, out };
+        let (centred, packed) = self.data[vector * len..(vector + 1) * len].split_at_mut(len / 2);
+        let (centred, packed) = (bytemuck::cast_slice_mut(centred), bytemuck::cast_slice_mut(packed));
+        let kernel =
+            slice::SliceInput { table: ring.table(), tiling: &tiling, block, words: residues, centred, packed };
         cpu::dispatch(ring.isa(), kernel);
     }
 
@@ -125,10 +135,12 @@ impl Inputs {
         &self.data[(v * self.blocks + j) * n..(v * self.blocks + j + 1) * n]
     }
 
-    /// Slice `k` of a sliced vector, all columns.
+    /// The centred and the packed slices of a vector, [R][padded columns] each.
     #[inline]
-    fn slice(&self, v: usize, k: usize, slices: usize, padded: usize) -> &[f64] {
-        bytemuck::cast_slice(&self.data[(v * slices + k) * padded..(v * slices + k + 1) * padded])
+    fn slices(&self, v: usize) -> (&[f64], &[f64]) {
+        let len = self.data.len() / self.vectors;
+        let (centred, packed) = self.data[v * len..(v + 1) * len].split_at(len / 2);
+        (bytemuck::cast_slice(centred), bytemuck::cast_slice(packed))
     }
 }
 

@@ -25,8 +25,11 @@ use std::ops::Range;
 /// Rows of `w` are read this many columns at a time, so that ragged edges can be copied.
 pub(crate) const PAD: usize = 8;
 
-/// Columns whose products may be added up in 64 bits: 4088·q < 2^63.
+/// Columns whose products may be added up in 64 bits by [`Lanes::mac`]: 4088·q < 2^63.
 pub(crate) const SEGMENT: usize = 4088;
+
+/// Columns whose products may be added up by [`Lanes::sum_add`].
+pub(crate) const SUM_SEGMENT: usize = 1016;
 
 /// The transform of the columns `first .. first + WIDTH·width` of tile `i`, times the ring's short factor:
 /// `out` is [R][width] vectors below 2q. Columns beyond the matrix are zero.
@@ -42,20 +45,21 @@ pub(crate) fn columns<L: Lanes>(
     out: &mut [L::Block],
 ) -> f64 {
     let r = out.len() / width;
-    let [s0, s1, s2, s3] = table.short.map(|s| l.splat(s));
-    let s2_neg = l.splat(-table.short[2]);
+    let s = &table.short;
+    let (s0, s1, s2, s3, s2_neg) = (l.splat(s[0]), l.splat(s[1]), l.splat(s[2]), l.splat(s[3]), l.splat(-s[2]));
     let (a, c) = out.split_at_mut(out.len() / 2);
     let ((a, b), (c, d)) = (a.split_at_mut(out_quarter(r, width)), c.split_at_mut(out_quarter(r, width)));
     let lines = a.chunks_exact_mut(width).zip(b.chunks_exact_mut(width));
     let lines = lines.zip(c.chunks_exact_mut(width).zip(d.chunks_exact_mut(width)));
     let cols = first..first + width * L::WIDTH;
     for (row, ((a, b), (c, d))) in lines.enumerate() {
-        let from: [&[i8]; 4] = std::array::from_fn(|k| &rows.row(row + k * (r / 4))[cols.clone()]);
-        let sources = from.map(|f| f.chunks_exact(L::WIDTH));
-        let [x0, x1, x2, x3] = sources;
+        let x0 = rows.row(row)[cols.clone()].chunks_exact(L::WIDTH);
+        let x1 = rows.row(row + r / 4)[cols.clone()].chunks_exact(L::WIDTH);
+        let x2 = rows.row(row + 2 * (r / 4))[cols.clone()].chunks_exact(L::WIDTH);
+        let x3 = rows.row(row + 3 * (r / 4))[cols.clone()].chunks_exact(L::WIDTH);
         let out = a.iter_mut().zip(b).zip(c.iter_mut().zip(d));
         for ((((a, b), (c, d)), (x0, x1)), (x2, x3)) in out.zip(x0.zip(x1)).zip(x2.zip(x3)) {
-            let [x0, x1, x2, x3] = [x0, x1, x2, x3].map(|x| l.load_i8(x));
+            let (x0, x1, x2, x3) = (l.load_i8(x0), l.load_i8(x1), l.load_i8(x2), l.load_i8(x3));
             // Sums of four products below 2^7·2^39.
             let t = l.mul_small(x0, s0);
             let (even, odd) = (l.mul_add_small(x2, s2, t), l.mul_add_small(x2, s2_neg, t));
@@ -117,13 +121,14 @@ pub(crate) fn padded(cols: usize) -> usize {
 }
 
 /// Takes one polynomial in NTT form (words in [0, q)) back to the sliced domain and writes the slices of block
-/// `block` into `out`, [R][padded(cols)] centred numbers. `words` is overwritten.
+/// `block` into `centred` and, packed, into `packed`, both [R][padded(cols)]. `words` is overwritten.
 pub(crate) struct SliceInput<'a> {
     pub(crate) table: &'a NttTable,
     pub(crate) tiling: &'a Tiling,
     pub(crate) block: usize,
     pub(crate) words: &'a mut [u64],
-    pub(crate) out: &'a mut [f64],
+    pub(crate) centred: &'a mut [f64],
+    pub(crate) packed: &'a mut [f64],
 }
 
 impl Kernel for SliceInput<'_> {
@@ -147,61 +152,86 @@ impl Kernel for SliceInput<'_> {
             let v = l.reduce(&f, l.load(block));
             l.store(v, block);
         }
-        let cols = self.tiling.block_cols(self.block);
-        let slices: &[f64] = bytemuck::cast_slice(data);
-        let stride = padded(self.tiling.cols());
-        for (slice, out) in slices.chunks_exact(wide).zip(self.out.chunks_exact_mut(stride)) {
-            out[cols.clone()].copy_from_slice(&slice[..cols.len()]);
+        place(bytemuck::cast_slice(data), self.tiling, self.block, self.centred);
+        for block in data.iter_mut() {
+            let v = l.pack(&f, l.load(block));
+            l.store(v, block);
         }
+        place(bytemuck::cast_slice(data), self.tiling, self.block, self.packed);
     }
 }
 
-/// A 64-bit sum as two exact numbers: x = 2^26·high + low.
-pub(crate) fn split(x: i64) -> (f64, f64) {
-    #[expect(clippy::cast_precision_loss, reason = "both parts are below 2^38")]
-    ((x >> 26) as f64, (x & ((1 << 26) - 1)) as f64)
+/// Copies slices of n_w words to the columns of block `block` in lines of padded columns.
+fn place(slices: &[f64], tiling: &Tiling, block: usize, out: &mut [f64]) {
+    let cols = tiling.block_cols(block);
+    let lines = out.chunks_exact_mut(padded(tiling.cols()));
+    for (slice, line) in slices.chunks_exact(tiling.tile_cols()).zip(lines) {
+        line[cols.clone()].copy_from_slice(&slice[..cols.len()]);
+    }
 }
 
-/// Sums of the slices of some output tiles, [R][width] as high and low parts.
+/// Sums of the slices of some output tiles: a sum is p0 + 2^26·p1 + 2^52·p2 + 2^78·p3, each part an exact
+/// number below 2^50, laid out [R][width].
 pub(crate) struct Sums {
     width: usize,
-    high: Vec<f64>,
-    low: Vec<f64>,
+    parts: [Vec<f64>; 4],
 }
 
+#[expect(clippy::cast_precision_loss, reason = "parts of 26 and at most 38 bits")]
 impl Sums {
     /// Zeros for `slices` by `tiles`.
     pub(crate) fn new(slices: usize, tiles: usize) -> Self {
         let width = tiles.next_multiple_of(PAD);
-        Self { width, high: vec![0.0; slices * width], low: vec![0.0; slices * width] }
+        Self { width, parts: [(); 4].map(|()| vec![0.0; slices * width]) }
     }
 
-    /// Adds a sum of products.
-    #[inline]
+    /// Adds a signed sum.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
     pub(crate) fn add(&mut self, slice: usize, tile: usize, x: i64) {
-        let (high, low) = split(x);
-        self.high[slice * self.width + tile] += high;
-        self.low[slice * self.width + tile] += low;
+        let at = slice * self.width + tile;
+        self.parts[0][at] += (x & LOW) as f64;
+        self.parts[1][at] += (x >> 26) as f64;
     }
 
-    /// The coefficients: the inverse transform over the slices, in place; the result is in `low` as u64 words.
+    /// Adds what [`Lanes::sum_total`] gives.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+    pub(crate) fn add_parts(&mut self, slice: usize, tile: usize, x: [u64; 3]) {
+        let at = slice * self.width + tile;
+        let low = |x: u64| (x.cast_signed() & LOW) as f64;
+        let high = |x: u64| (x >> 26).cast_signed() as f64;
+        self.parts[0][at] += low(x[0]);
+        self.parts[1][at] += high(x[0]) + low(x[1]);
+        self.parts[2][at] += high(x[1]) + low(x[2]);
+        self.parts[3][at] += high(x[2]);
+    }
+
+    /// The coefficients: the inverse transform over the slices, in place; the result is in the first part as
+    /// u64 words.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
     pub(crate) fn finish<L: Lanes>(&mut self, l: L, f: &Field<L::V>, table: &NttTable) {
-        let slices = self.low.len() / self.width;
-        let high: &[L::Block] = bytemuck::cast_slice(&self.high);
-        let low: &mut [L::Block] = bytemuck::cast_slice_mut(&mut self.low);
+        let slices = self.parts[0].len() / self.width;
+        let [p0, p1, p2, p3] = &mut self.parts;
+        let data: &mut [L::Block] = bytemuck::cast_slice_mut(p0);
+        let p1: &[L::Block] = bytemuck::cast_slice(p1);
+        let p2: &[L::Block] = bytemuck::cast_slice(p2);
+        let p3: &[L::Block] = bytemuck::cast_slice(p3);
         let (w, wq) = centred_pair((1 << 26) % table.q, table.q);
         let (w, wq) = (l.splat(w), l.splat(wq));
-        for (high, low) in high.iter().zip(low.iter_mut()) {
-            let x = l.mul(f, l.reduce(f, l.load(high)), w, wq);
-            let x = l.add(x, l.reduce(f, l.load(low)));
-            l.store(l.reduce(f, x), low);
+        // Horner: (((p3·2^26 + p2)·2^26 + p1)·2^26 + p0, each step below 1/2 + 3/4.
+        for (((p0, p1), p2), p3) in data.iter_mut().zip(p1).zip(p2).zip(p3) {
+            let x = l.mul(f, l.reduce(f, l.load(p3)), w, wq);
+            let x = l.mul(f, l.add(x, l.reduce(f, l.load(p2))), w, wq);
+            let x = l.mul(f, l.add(x, l.reduce(f, l.load(p1))), w, wq);
+            let x = l.add(x, l.reduce(f, l.load(p0)));
+            l.store(l.reduce(f, x), p0);
         }
-        transform::inverse_rows(l, f, &table.inverse, low, 1..slices);
+        transform::inverse_rows(l, f, &table.inverse, data, 1..slices);
         let (w, wq) = centred_pair(table.unscale, table.q);
         let (w, wq) = (l.splat(w), l.splat(wq));
-        for block in low.iter_mut() {
+        for block in data.iter_mut() {
             let v = l.mul(f, l.load(block), w, wq);
             l.store_words(f, v, block);
         }
@@ -209,6 +239,9 @@ impl Sums {
 
     /// After [`Sums::finish`]: row `r` of tile `tile`, in [0, q).
     pub(crate) fn word(&self, r: usize, tile: usize) -> u64 {
-        self.low[r * self.width + tile].to_bits()
+        self.parts[0][r * self.width + tile].to_bits()
     }
 }
+
+/// The low 26 bits.
+const LOW: i64 = (1 << 26) - 1;

@@ -40,7 +40,7 @@ pub(crate) fn forward_rows<L: Lanes>(
     if stages % 2 == 1 {
         let reduce = stage(bound) > STEADY;
         for (i, chunk) in data.chunks_exact_mut(data.len() / m).enumerate() {
-            let (w, wq) = (l.splat(tw.w[m + i]), l.splat(tw.wq[m + i]));
+            let (w, wq) = factor(l, tw, m + i);
             let (a, b) = chunk.split_at_mut(chunk.len() / 2);
             for (a, b) in a.iter_mut().zip(b) {
                 let u = l.load(a);
@@ -67,6 +67,21 @@ pub(crate) fn forward_rows<L: Lanes>(
     bound
 }
 
+/// Twiddle `k` in all lanes, and its quotient by q.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+fn factor<L: Lanes>(l: L, tw: &Twiddles, k: usize) -> (L::V, L::V) {
+    (l.splat(tw.w[k]), l.splat(tw.wq[k]))
+}
+
+/// The factors of the stage with t = 2^log_t, a vector for each pair of vectors.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+fn spread<L: Lanes>(tw: &Twiddles, log_t: usize) -> (&[L::Block], &[L::Block]) {
+    let s = &tw.spread[log_t];
+    (bytemuck::cast_slice(&s.w), bytemuck::cast_slice(&s.wq))
+}
+
 /// Stages m and 2m.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
@@ -74,7 +89,7 @@ fn forward_pass<L: Lanes, const REDUCE: bool>(l: L, f: &Field<L::V>, tw: &Twiddl
     let len = data.len() / m;
     for (i, chunk) in data.chunks_exact_mut(len).enumerate() {
         let k = m + i;
-        let [w1, w2, w3] = [k, 2 * k, 2 * k + 1].map(|k| (l.splat(tw.w[k]), l.splat(tw.wq[k])));
+        let (w1, w2, w3) = (factor(l, tw, k), factor(l, tw, 2 * k), factor(l, tw, 2 * k + 1));
         let (a, c) = chunk.split_at_mut(len / 2);
         let ((a, b), (c, d)) = (a.split_at_mut(len / 4), c.split_at_mut(len / 4));
         for (((a, b), c), d) in a.iter_mut().zip(b).zip(c).zip(d) {
@@ -100,11 +115,7 @@ fn forward_pass<L: Lanes, const REDUCE: bool>(l: L, f: &Field<L::V>, tw: &Twiddl
 #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
 pub(crate) fn forward_lanes<L: Lanes>(l: L, f: &Field<L::V>, tw: &Twiddles, data: &mut [L::Block], bound: f64) {
     debug_assert!(bound <= 2.0);
-    let factors = |t: usize| {
-        let s = &tw.spread[t.trailing_zeros() as usize];
-        (bytemuck::cast_slice::<f64, L::Block>(&s.w), bytemuck::cast_slice::<f64, L::Block>(&s.wq))
-    };
-    let tables = [factors(1), factors(2), factors(4)];
+    let tables = [spread::<L>(tw, 0), spread::<L>(tw, 1), spread::<L>(tw, 2)];
     for (p, pair) in data.chunks_exact_mut(2).enumerate() {
         let (mut u, mut v) = l.deal(pair);
         let mut t = L::WIDTH / 2;
@@ -136,11 +147,7 @@ pub(crate) fn inverse_lanes<L: Lanes>(l: L, f: &Field<L::V>, tw: &Twiddles, data
     if until < 2 {
         return;
     }
-    let factors = |t: usize| {
-        let s = &tw.spread[t.trailing_zeros() as usize];
-        (bytemuck::cast_slice::<f64, L::Block>(&s.w), bytemuck::cast_slice::<f64, L::Block>(&s.wq))
-    };
-    let tables = [factors(1), factors(2), factors(4)];
+    let tables = [spread::<L>(tw, 0), spread::<L>(tw, 1), spread::<L>(tw, 2)];
     for (p, pair) in data.chunks_exact_mut(2).enumerate() {
         let (mut u, mut v) = l.deal(pair);
         let mut t = L::WIDTH / 2;
@@ -183,7 +190,7 @@ pub(crate) fn inverse_rows<L: Lanes>(
     if m > groups.start {
         m /= 2;
         for (i, chunk) in data.chunks_exact_mut(data.len() / m).enumerate() {
-            let (w, wq) = (l.splat(tw.w[m + i]), l.splat(tw.wq[m + i]));
+            let (w, wq) = factor(l, tw, m + i);
             let (a, b) = chunk.split_at_mut(chunk.len() / 2);
             for (a, b) in a.iter_mut().zip(b) {
                 let (u, v) = (l.load(a), l.load(b));
@@ -202,7 +209,7 @@ fn inverse_pass<L: Lanes>(l: L, f: &Field<L::V>, tw: &Twiddles, data: &mut [L::B
     let len = data.len() / m;
     for (i, chunk) in data.chunks_exact_mut(len).enumerate() {
         let k = m + i;
-        let [w1, w2, w3] = [k, 2 * k, 2 * k + 1].map(|k| (l.splat(tw.w[k]), l.splat(tw.wq[k])));
+        let (w1, w2, w3) = (factor(l, tw, k), factor(l, tw, 2 * k), factor(l, tw, 2 * k + 1));
         let (a, c) = chunk.split_at_mut(len / 2);
         let ((a, b), (c, d)) = (a.split_at_mut(len / 4), c.split_at_mut(len / 4));
         for (((a, b), c), d) in a.iter_mut().zip(b).zip(c).zip(d) {

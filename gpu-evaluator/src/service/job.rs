@@ -64,8 +64,8 @@ impl Receiving {
         }
         scratch.resize(count * n, 0);
         wire::decode(ring.params(), wire::Kind::Ntt, &part.blocks, scratch).map_err(|e| e.to_string())?;
-        for (k, residues) in scratch.chunks_exact(n).enumerate() {
-            self.inputs.set(vector, first + k, residues);
+        for (k, residues) in scratch.chunks_exact_mut(n).enumerate() {
+            self.inputs.set_in_place(vector, first + k, residues);
         }
         seen.fill(true);
         self.missing -= count;

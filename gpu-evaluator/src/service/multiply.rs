@@ -155,8 +155,8 @@ impl Jobs {
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
             return unavailable(format!("{} jobs of this stream are in flight", config.max_jobs_per_stream));
         };
-        let (vectors, blocks) = (header.vectors as usize, matrix.tiling().blocks());
-        let bytes = self.parts.pool.bytes_for(vectors, blocks);
+        let vectors = header.vectors as usize;
+        let bytes = self.parts.pool.bytes_for(vectors, matrix.tiling());
         if bytes as u64 > config.max_stream_memory {
             return malformed(format!("the job needs {bytes} bytes, a stream may hold {}", config.max_stream_memory));
         }
@@ -172,7 +172,7 @@ impl Jobs {
             ms => Duration::from_millis(ms.into()).min(config.max_deadline),
         };
         let ticket = Ticket::new(id, Instant::now() + allowed, self.answers.clone(), place, Arc::clone(&self.ended));
-        let inputs = self.parts.pool.take(vectors, blocks, memory);
+        let inputs = self.parts.pool.take(vectors, matrix.tiling(), memory);
         self.jobs.insert(id, Job::Receiving(Box::new(Receiving::new(ticket, matrix, inputs))));
         Ok(())
     }

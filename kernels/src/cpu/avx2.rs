@@ -1,16 +1,7 @@
 //! Lanes of AVX2 and FMA: four residues a vector.
 
 use super::{Field, Kernel, Lanes};
-use std::arch::x86_64::{
-    __m256d, __m256i, _CMP_LT_OQ, _MM_HINT_T0, _mm_add_epi32, _mm_cvtepi8_epi32, _mm_cvtsi32_si128, _mm_cvtsi128_si32,
-    _mm_loadu_pd, _mm_loadu_si128, _mm_prefetch, _mm_shuffle_epi32, _mm_storeu_pd, _mm256_add_epi32, _mm256_add_epi64,
-    _mm256_add_pd, _mm256_and_pd, _mm256_castpd_si256, _mm256_castpd128_pd256, _mm256_castpd256_pd128,
-    _mm256_castsi256_si128, _mm256_cmp_pd, _mm256_cvtepi8_epi16, _mm256_cvtepi32_pd, _mm256_extractf128_pd,
-    _mm256_extracti128_si256, _mm256_fmadd_pd, _mm256_fmsub_pd, _mm256_fnmadd_pd, _mm256_insertf128_pd,
-    _mm256_loadu_pd, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mul_pd, _mm256_or_pd, _mm256_set1_pd,
-    _mm256_setzero_pd, _mm256_setzero_si256, _mm256_storeu_pd, _mm256_storeu_si256, _mm256_sub_pd, _mm256_unpackhi_pd,
-    _mm256_unpacklo_pd, _mm256_xor_pd,
-};
+use std::arch::x86_64::*;
 
 /// Proof that this machine has AVX2 and FMA: made by [`Avx2::detect`] only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,10 +29,22 @@ impl Avx2 {
     }
 }
 
+/// The wrapping sum of eight lanes.
+#[target_feature(enable = "avx2")]
+fn sum_i32(v: __m256i) -> i32 {
+    let s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
+    let s = _mm_add_epi32(s, _mm_shuffle_epi32::<0b01_00_11_10>(s));
+    _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32::<0b10_11_00_01>(s)))
+}
+
 #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
 impl Lanes for Avx2 {
     type V = __m256d;
     type Acc = __m256i;
+    /// Sums of low·low, (low + high)·(low + high) and high·high.
+    type Sum = [__m256i; 3];
+    /// low, low + high and high.
+    type Fixed = [__m256i; 3];
     type Block = [f64; 4];
     const WIDTH: usize = 4;
     const DRIFT: i64 = MAGIC.to_bits().cast_signed();
@@ -171,15 +174,70 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn pack(self, f: &Field<__m256d>, v: __m256d) -> __m256d {
+        // The low 26 bits at bit 0 and the others at bit 32: vpmuludq reads the low 32 bits of a lane only.
+        let mut words = [0.0; 4];
+        self.store_words(f, v, &mut words);
+        // SAFETY: the token proves AVX2.
+        unsafe {
+            let words = _mm256_castpd_si256(self.load(&words));
+            let low = _mm256_and_si256(words, _mm256_set1_epi64x((1 << 26) - 1));
+            let high = _mm256_slli_epi64::<32>(_mm256_srli_epi64::<26>(words));
+            _mm256_castsi256_pd(_mm256_or_si256(low, high))
+        }
+    }
+
+    #[inline(always)]
+    fn fix(self, input: &[f64; 4]) -> [__m256i; 3] {
+        // SAFETY: the token proves AVX2.
+        unsafe {
+            let low = _mm256_castpd_si256(self.load(input));
+            let high = _mm256_srli_epi64::<32>(low);
+            [low, _mm256_add_epi64(low, high), high]
+        }
+    }
+
+    #[inline(always)]
+    fn sum_zero(self) -> [__m256i; 3] {
+        [self.zero(); 3]
+    }
+
+    #[inline(always)]
+    fn sum_add(self, sum: [__m256i; 3], weight: &[f64; 4], input: [__m256i; 3]) -> [__m256i; 3] {
+        // Karatsuba on halves: low < 2^26, high < 2^25, so the products are below 2^52, 2.25·2^52 and 2^50,
+        // and 1016 of them stay below 2^64 even when all lanes are added.
+        // SAFETY: the token proves AVX2.
+        unsafe {
+            let low = _mm256_castpd_si256(self.load(weight));
+            let high = _mm256_srli_epi64::<32>(low);
+            let both = _mm256_add_epi64(low, high);
+            [
+                _mm256_add_epi64(sum[0], _mm256_mul_epu32(low, input[0])),
+                _mm256_add_epi64(sum[1], _mm256_mul_epu32(both, input[1])),
+                _mm256_add_epi64(sum[2], _mm256_mul_epu32(high, input[2])),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn sum_total(self, sum: [__m256i; 3]) -> [u64; 3] {
+        // x = low·low + 2^26·(both·both - low·low - high·high) + 2^52·high·high; no difference is negative.
+        let low = self.total(sum[0]).cast_unsigned();
+        let both = self.total(sum[1]).cast_unsigned();
+        let high = self.total(sum[2]).cast_unsigned();
+        [low, both.wrapping_sub(low).wrapping_sub(high), high]
+    }
+
+    #[inline(always)]
     fn deal(self, pair: &[[f64; 4]]) -> (__m256d, __m256d) {
         let [a, b] = [&pair[0], &pair[1]];
         // Halves go through memory: moving them between registers is slow on older processors.
         // SAFETY: the token proves AVX; each load reads two elements of a block of four.
         unsafe {
-            let half = |lo: *const f64, hi: *const f64| {
-                _mm256_insertf128_pd::<1>(_mm256_castpd128_pd256(_mm_loadu_pd(lo)), _mm_loadu_pd(hi))
-            };
-            (half(a.as_ptr(), b.as_ptr()), half(a.as_ptr().add(2), b.as_ptr().add(2)))
+            let (a, b) = (a.as_ptr(), b.as_ptr());
+            let u = _mm256_insertf128_pd::<1>(_mm256_castpd128_pd256(_mm_loadu_pd(a)), _mm_loadu_pd(b));
+            let v = _mm_loadu_pd(a.add(2));
+            (u, _mm256_insertf128_pd::<1>(_mm256_castpd128_pd256(v), _mm_loadu_pd(b.add(2))))
         }
     }
 
@@ -226,27 +284,22 @@ impl Lanes for Avx2 {
             while i + 16 <= len {
                 let h = _mm256_loadu_si256(high.as_ptr().add(i).cast());
                 let l = _mm256_loadu_si256(low.as_ptr().add(i).cast());
-                for (r, row) in rows.iter().enumerate() {
-                    let at = row.as_ptr().add(i);
-                    _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(PREFETCH_I8));
+                for r in 0..4 {
+                    let at = rows[r].as_ptr().add(i);
+                    if i % 64 == 0 {
+                        _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(PREFETCH_I8));
+                    }
                     let w = _mm256_cvtepi8_epi16(_mm_loadu_si128(at.cast()));
                     acc[2 * r] = _mm256_add_epi32(acc[2 * r], _mm256_madd_epi16(w, h));
                     acc[2 * r + 1] = _mm256_add_epi32(acc[2 * r + 1], _mm256_madd_epi16(w, l));
                 }
                 i += 16;
             }
-            let sum = |v: __m256i| {
-                let s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
-                let s = _mm_add_epi32(s, _mm_shuffle_epi32::<0b01_00_11_10>(s));
-                _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32::<0b10_11_00_01>(s)))
-            };
-            for (r, s) in sums.iter_mut().enumerate() {
-                *s = (sum(acc[2 * r]), sum(acc[2 * r + 1]));
-            }
-            for ((s, row), _) in sums.iter_mut().zip(rows).zip(0..) {
-                for (k, &w) in row.iter().enumerate().skip(i) {
-                    s.0 = s.0.wrapping_add(i32::from(w) * i32::from(high[k]));
-                    s.1 = s.1.wrapping_add(i32::from(w) * i32::from(low[k]));
+            for r in 0..4 {
+                sums[r] = (sum_i32(acc[2 * r]), sum_i32(acc[2 * r + 1]));
+                for (k, &w) in rows[r].iter().enumerate().skip(i) {
+                    sums[r].0 = sums[r].0.wrapping_add(i32::from(w) * i32::from(high[k]));
+                    sums[r].1 = sums[r].1.wrapping_add(i32::from(w) * i32::from(low[k]));
                 }
             }
         }

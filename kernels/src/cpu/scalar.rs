@@ -24,6 +24,8 @@ fn mul_mod(x: f64, w: f64, q: f64) -> f64 {
 impl Lanes for Scalar {
     type V = V;
     type Acc = [i64; 4];
+    type Sum = [u128; 4];
+    type Fixed = V;
     type Block = V;
     const WIDTH: usize = 4;
     const DRIFT: i64 = 0;
@@ -97,6 +99,30 @@ impl Lanes for Scalar {
 
     fn total(self, acc: [i64; 4]) -> i64 {
         acc.iter().fold(0, |s, &x| s.wrapping_add(x))
+    }
+
+    fn pack(self, f: &Field<V>, v: V) -> V {
+        let mut words = v;
+        self.store_words(f, v, &mut words);
+        words
+    }
+
+    fn fix(self, input: &V) -> V {
+        *input
+    }
+
+    fn sum_zero(self) -> [u128; 4] {
+        [0; 4]
+    }
+
+    fn sum_add(self, sum: [u128; 4], weight: &V, input: V) -> [u128; 4] {
+        std::array::from_fn(|i| sum[i] + u128::from(weight[i].to_bits()) * u128::from(input[i].to_bits()))
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the sum is below 2^112")]
+    fn sum_total(self, sum: [u128; 4]) -> [u64; 3] {
+        let total: u128 = sum.iter().sum();
+        [(total & ((1 << 52) - 1)) as u64, 0, (total >> 52) as u64]
     }
 
     fn deal(self, p: &[V]) -> (V, V) {

@@ -1,10 +1,6 @@
 //! Weights held as int8: each tile is transformed when it is used.
 
-use super::{
-    Inputs, check, check_answers, encode_tile, extract,
-    pinned::{settle, write},
-    rows_of,
-};
+use super::{Inputs, check, check_answers, encode_tile, extract, pinned::write, rows_of};
 use crate::{
     Error, Int8Matrix, Ring, Tiling,
     cpu::{self, Field, Kernel, Lanes},
@@ -60,6 +56,13 @@ fn whole(ring: &Ring, tiling: &Tiling, w: &Int8Matrix, inputs: &Inputs, tiles: &
     }
 }
 
+/// A total without what [`Lanes::mac`] added in `steps` steps.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+fn settle<L: Lanes>(l: L, acc: L::Acc, steps: usize) -> i64 {
+    l.total(acc).wrapping_sub(L::DRIFT.wrapping_mul((steps * L::WIDTH).cast_signed() as i64))
+}
+
 struct Product<'a> {
     table: &'a NttTable,
     tiling: &'a Tiling,
@@ -77,8 +80,7 @@ impl Kernel for Product<'_> {
     fn run<L: Lanes>(self, l: L) {
         let f = Field::new(l, self.table.q);
         let Self { table, tiling, w, inputs, tiles, out } = self;
-        let (r, padded) = (table.n / tiling.tile_cols(), padded(tiling.cols()));
-        let steps = padded / L::WIDTH;
+        let (r, steps) = (table.n / tiling.tile_cols(), padded(tiling.cols()) / L::WIDTH);
         let width = (SCRATCH / (TILES * r * 8 * L::WIDTH)).clamp(1, 4);
         let mut scratch = vec![bytemuck::Zeroable::zeroed(); TILES * r * width];
         // [vectors][R] accumulators of the tiles in work.
@@ -86,8 +88,8 @@ impl Kernel for Product<'_> {
         let mut sums: Vec<Sums> = (0..inputs.vectors).map(|_| Sums::new(r, tiles.len())).collect();
         for first in tiles.clone().step_by(TILES) {
             // A last tile without partner is worked on twice, and the second result dropped.
-            let pair: [TileRows<'_>; TILES] =
-                std::array::from_fn(|t| TileRows::new(w, tiling, (first + t).min(tiles.end - 1)));
+            let second = (first + 1).min(tiles.end - 1);
+            let pair = [TileRows::new(w, tiling, first), TileRows::new(w, tiling, second)];
             let mut step = 0;
             while step < steps {
                 let end = (step + SEGMENT / L::WIDTH).min(steps);
@@ -101,11 +103,13 @@ impl Kernel for Product<'_> {
                     }
                     let (one, two) = scratch.split_at(r * width);
                     for (v, acc) in acc.chunks_exact_mut(r).enumerate() {
+                        let slices: &[L::Block] = bytemuck::cast_slice(inputs.slices(v).0);
                         let lines = one.chunks_exact(width).zip(two.chunks_exact(width)).enumerate();
                         for ((k, (one, two)), acc) in lines.zip(acc) {
-                            let input: &[L::Block] = bytemuck::cast_slice(inputs.slice(v, k, r, padded));
                             let [mut a0, mut a1] = *acc;
-                            for ((b, one), two) in input[step..step + width].iter().zip(one).zip(two) {
+                            for ((b, one), two) in
+                                slices[k * steps + step..k * steps + step + width].iter().zip(one).zip(two)
+                            {
                                 let b = l.load(b);
                                 let bq = l.quotient(&f, b);
                                 a0 = l.mac(&f, a0, l.load(one), b, bq);

@@ -1,17 +1,17 @@
-//! Weights held in NTT form: 8 bytes each, streamed once per call, eight output tiles side by side.
+//! Weights held in NTT form: 8 bytes each, streamed once per call, four output tiles side by side.
 
 use super::{Inputs, check, check_answers, encode_tile, extract, rows_of};
 use crate::{
     Error, Int8Matrix, Ring, Tiling,
     cpu::{self, Field, Kernel, Lanes},
     ntt::NttTable,
-    slice::{self, SEGMENT, Sums, TileRows, padded},
+    slice::{self, SUM_SEGMENT, Sums, TileRows, padded},
 };
 use memmap2::MmapMut;
 use std::ops::Range;
 
 /// Output tiles side by side: one input vector is loaded for so many weight vectors.
-const GROUP: usize = 8;
+const GROUP: usize = 4;
 /// How far ahead weights are asked for, in vectors.
 const AHEAD: usize = 48;
 
@@ -19,7 +19,7 @@ const AHEAD: usize = 48;
 pub struct PinnedTiles {
     tiling: Tiling,
     sliced: bool,
-    /// Sliced: per group of GROUP tiles [R][column vector][tile of the group][lanes of f64].
+    /// Sliced: per group of GROUP tiles [R][column vector][tile of the group][packed lanes].
     /// Else: [tile][block][N] words. In huge pages where the system has them.
     data: MmapMut,
 }
@@ -143,7 +143,7 @@ impl Kernel for Encode<'_> {
             for step in 0..steps {
                 slice::columns(l, &f, self.table, &rows, step * L::WIDTH, 1, &mut scratch);
                 for (k, block) in scratch.iter().enumerate() {
-                    let v = l.reduce(&f, l.load(block));
+                    let v = l.pack(&f, l.reduce(&f, l.load(block)));
                     l.store(v, &mut out[base + (k * steps + step) * tiles.len() + i - tiles.start]);
                 }
             }
@@ -168,8 +168,7 @@ impl Kernel for Product<'_> {
     fn run<L: Lanes>(self, l: L) {
         let f = Field::new(l, self.table.q);
         let Self { table, tiling, weights, inputs, tiles, out } = self;
-        let (r, padded) = (table.n / tiling.tile_cols(), padded(tiling.cols()));
-        let steps = padded / L::WIDTH;
+        let (r, steps) = (table.n / tiling.tile_cols(), padded(tiling.cols()) / L::WIDTH);
         let weights: &[L::Block] = bytemuck::cast_slice(weights);
         let mut sums: Vec<Sums> = (0..inputs.vectors).map(|_| Sums::new(r, tiles.len())).collect();
         let mut start = tiles.start;
@@ -181,24 +180,20 @@ impl Kernel for Product<'_> {
                 let at = base + k * steps * whole.len();
                 let weights = &weights[at..at + steps * whole.len()];
                 for (v, sums) in sums.iter_mut().enumerate() {
-                    let input: &[L::Block] = bytemuck::cast_slice(inputs.slice(v, k, r, padded));
-                    let mut put = |t: usize, x: i64| sums.add(k, part.start + t - tiles.start, x);
-                    if part == whole {
-                        match whole.len() {
-                            1 => mac::<L, 1>(l, &f, weights, input, &mut put),
-                            2 => mac::<L, 2>(l, &f, weights, input, &mut put),
-                            3 => mac::<L, 3>(l, &f, weights, input, &mut put),
-                            4 => mac::<L, 4>(l, &f, weights, input, &mut put),
-                            5 => mac::<L, 5>(l, &f, weights, input, &mut put),
-                            6 => mac::<L, 6>(l, &f, weights, input, &mut put),
-                            7 => mac::<L, 7>(l, &f, weights, input, &mut put),
-                            _ => mac::<L, GROUP>(l, &f, weights, input, &mut put),
-                        }
-                    } else {
+                    let input: &[L::Block] = bytemuck::cast_slice(inputs.slices(v).1);
+                    let input = &input[k * steps..(k + 1) * steps];
+                    let (first, at) = (part.start - whole.start, part.start - tiles.start);
+                    if part != whole {
                         for t in 0..part.len() {
-                            let first = part.start - whole.start + t;
-                            mac_one(l, &f, &weights[first..], whole.len(), input, |x| put(t, x));
+                            mac_one(l, &weights[first + t..], whole.len(), input, sums, (k, at + t));
                         }
+                        continue;
+                    }
+                    match whole.len() {
+                        1 => mac::<L, 1>(l, weights, input, sums, (k, at)),
+                        2 => mac::<L, 2>(l, weights, input, sums, (k, at)),
+                        3 => mac::<L, 3>(l, weights, input, sums, (k, at)),
+                        _ => mac::<L, GROUP>(l, weights, input, sums, (k, at)),
                     }
                 }
             }
@@ -224,61 +219,47 @@ pub(super) fn write(sums: &Sums, tiling: &Tiling, tiles: &Range<usize>, out: &mu
     }
 }
 
-/// A total without what [`Lanes::mac`] added in `steps` steps.
+/// Adds the dot products of T interleaved rows of weights with one input to the sums of slice `at.0`, tiles
+/// from `at.1` on.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
-pub(super) fn settle<L: Lanes>(l: L, acc: L::Acc, steps: usize) -> i64 {
-    l.total(acc).wrapping_sub(L::DRIFT.wrapping_mul((steps * L::WIDTH).cast_signed() as i64))
-}
-
-/// The dot products of T interleaved rows of weights with one input.
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
-fn mac<L: Lanes, const T: usize>(
-    l: L,
-    f: &Field<L::V>,
-    weights: &[L::Block],
-    input: &[L::Block],
-    put: &mut impl FnMut(usize, i64),
-) {
-    let segment = SEGMENT / L::WIDTH;
+fn mac<L: Lanes, const T: usize>(l: L, weights: &[L::Block], input: &[L::Block], sums: &mut Sums, at: (usize, usize)) {
+    let segment = SUM_SEGMENT / L::WIDTH;
     let weights = weights.as_chunks::<T>().0;
     for (weights, input) in weights.chunks(segment).zip(input.chunks(segment)) {
-        let mut acc = [l.zero(); T];
+        let mut acc = [l.sum_zero(); T];
         for (weights, input) in weights.iter().zip(input) {
-            let b = l.load(input);
-            let bq = l.quotient(f, b);
-            for (t, acc) in acc.iter_mut().enumerate() {
+            let input = l.fix(input);
+            for t in 0..T {
                 if (t * L::WIDTH).is_multiple_of(8) {
                     l.prefetch(weights, t + AHEAD);
                 }
-                *acc = l.mac(f, *acc, l.load(&weights[t]), b, bq);
+                acc[t] = l.sum_add(acc[t], &weights[t], input);
             }
         }
         for (t, acc) in acc.into_iter().enumerate() {
-            put(t, settle(l, acc, input.len()));
+            sums.add_parts(at.0, at.1 + t, l.sum_total(acc));
         }
     }
 }
 
-/// The dot product of one row of weights, `stride` apart.
+/// [`mac`] of one row of weights, `stride` apart.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
 fn mac_one<L: Lanes>(
     l: L,
-    f: &Field<L::V>,
     weights: &[L::Block],
     stride: usize,
     input: &[L::Block],
-    mut put: impl FnMut(i64),
+    sums: &mut Sums,
+    at: (usize, usize),
 ) {
     let mut weights = weights.iter().step_by(stride);
-    for input in input.chunks(SEGMENT / L::WIDTH) {
-        let mut acc = l.zero();
+    for input in input.chunks(SUM_SEGMENT / L::WIDTH) {
+        let mut acc = l.sum_zero();
         for (input, weight) in input.iter().zip(&mut weights) {
-            let b = l.load(input);
-            acc = l.mac(f, acc, l.load(weight), b, l.quotient(f, b));
+            acc = l.sum_add(acc, weight, l.fix(input));
         }
-        put(settle(l, acc, input.len()));
+        sums.add_parts(at.0, at.1, l.sum_total(acc));
     }
 }

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-use kernels::{Inputs, Int8Matrix, PinnedTiles, Ring, Tiling, params::DEFAULT, product::product_on_the_fly, wire};
+use kernels::{Inputs, Int8Matrix, PinnedTiles, Ring, Tiling, answers_on_the_fly, params::DEFAULT, wire};
 use trusted_he::{Error, MatrixCipher, Scratch, Secret, Unverified, WeightNorms};
 
 fn ring() -> Ring {
@@ -36,18 +36,12 @@ fn evaluate(
     range: std::ops::Range<usize>,
     pinned: bool,
 ) -> Vec<u8> {
-    let (n, count) = (ring.n(), range.len());
-    let mut out = vec![0; inputs.vectors() * count * n];
+    let rows: usize = range.clone().map(|i| tiling.tile_row_range(i).len()).sum();
+    let mut useful = vec![0; inputs.vectors() * rows];
     if pinned {
-        PinnedTiles::encode(ring, tiling, w).unwrap().product(ring, inputs, range.clone(), &mut out).unwrap();
+        PinnedTiles::encode(ring, tiling, w).unwrap().answers(ring, inputs, range, &mut useful).unwrap();
     } else {
-        product_on_the_fly(ring, &tiling, w, inputs, range.clone(), &mut out).unwrap();
-    }
-    let mut useful = Vec::new();
-    for (k, poly) in out.chunks_exact_mut(n).enumerate() {
-        ring.inverse_residues(poly);
-        let rows = tiling.tile_row_range(range.start + k % count).len();
-        useful.extend((0..rows).map(|r| poly[tiling.output_coefficient(r)]));
+        answers_on_the_fly(ring, &tiling, w, inputs, range, &mut useful).unwrap();
     }
     let mut bytes = Vec::new();
     wire::encode(ring.params(), wire::Kind::Coefficients, &useful, &mut bytes);
@@ -75,7 +69,7 @@ fn check(case: &Case, pinned: bool) {
     let entry = |z: u64| i32::try_from(i64::try_from(z % span).unwrap() - largest).unwrap();
     let xs: Vec<Vec<i32>> = (0..vectors).map(|v| words(v as u64 + 9).map(entry).take(cols).collect()).collect();
 
-    let mut inputs = Inputs::new(&ring, vectors, tiling.blocks());
+    let mut inputs = Inputs::for_tiling(&ring, &tiling, vectors);
     let mut decryptors = Vec::new();
     for (v, x) in xs.iter().enumerate() {
         let secret = Secret::random(&ring, scratch.random());

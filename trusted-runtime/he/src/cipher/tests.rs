@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::noise::{ERROR_VARIANCE, WeightNorms};
-use kernels::{PinnedTiles, modulus, params::DEFAULT};
+use kernels::{modulus, params::DEFAULT, product::product_on_the_fly};
 
 /// The noise of every useful coefficient of a whole encrypt and evaluate.
 fn measure(ring: &Ring, tiling: Tiling, k: u32, w: &Int8Matrix, x: &[i32]) -> Vec<f64> {
@@ -18,9 +18,8 @@ fn measure(ring: &Ring, tiling: Tiling, k: u32, w: &Int8Matrix, x: &[i32]) -> Ve
         part.encrypt(&mut scratch, &mut b).unwrap();
         inputs.set(0, j, &b);
     }
-    let tiles = PinnedTiles::encode(ring, tiling, w).unwrap();
     let mut out = vec![0; tiling.tiles() * n];
-    tiles.product(ring, &inputs, 0..tiling.tiles(), &mut out).unwrap();
+    product_on_the_fly(ring, &tiling, w, &inputs, 0..tiling.tiles(), &mut out).unwrap();
     let mut noise = Vec::new();
     for (i, out) in out.chunks_exact_mut(n).enumerate() {
         ring.inverse_residues(out);
