@@ -12,6 +12,8 @@ use crate::isa::{Isa, Kind};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
 pub(crate) mod scalar;
 
 /// Constants of one modulus, spread over the lanes.
@@ -123,6 +125,10 @@ pub(crate) trait Kernel {
 /// Runs a kernel on an instruction set.
 pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     match isa.kind() {
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512 => {
+            avx512::Avx512::detect().expect("this Isa is only made where detection succeeds").vectorize(kernel)
+        }
         #[cfg(target_arch = "x86_64")]
         Kind::Avx2 => avx2::Avx2::detect().expect("this Isa is only made where detection succeeds").vectorize(kernel),
         _ => kernel.run(scalar::Scalar),
