@@ -6,6 +6,7 @@
 pub mod config;
 pub mod engine;
 pub mod error;
+pub mod inspect;
 pub mod linear;
 pub mod metrics;
 pub mod model;

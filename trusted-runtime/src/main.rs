@@ -3,7 +3,7 @@
 use clap::{Args, Parser, Subcommand};
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 use tracing_subscriber::EnvFilter;
-use trusted_runtime::{Error, config::Config, serve};
+use trusted_runtime::{Error, config::Config, inspect, serve};
 
 /// Serves a language model from inside an enclave; linear layers may run, encrypted, on an evaluator.
 #[derive(Parser)]
@@ -19,6 +19,17 @@ struct Cli {
 enum Command {
     /// Serve the Inference service (the default).
     Serve(Box<Flags>),
+    /// Say what a model file holds, and with --fidelity how close its quantizations come to it.
+    Inspect {
+        /// A GGUF file, a Hugging Face directory, or synthetic:NAME.
+        source: String,
+        /// Compare w8 and w16 with f32 over several hundred positions; takes minutes.
+        #[arg(long)]
+        fidelity: bool,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Each flag replaces the setting of the configuration file that its help names.
@@ -146,6 +157,7 @@ fn main() -> ExitCode {
         .with_target(false)
         .init();
     let outcome = match cli.command {
+        Some(Command::Inspect { source, fidelity, json }) => inspect::run(&source, fidelity, json),
         Some(Command::Serve(flags)) => run(&flags),
         None => run(&cli.serve),
     };

@@ -282,7 +282,7 @@ fn announce(config: &Config, address: SocketAddr, encrypted: bool) -> Result<(),
     // Renamed into place, so that a reader never sees half of it.
     let path = Path::new(&config.port_file);
     let fresh = path.with_extension("new");
-    let written = std::fs::write(&fresh, format!("{address}\n")).and_then(|()| std::fs::rename(&fresh, path));
+    let written = std::fs::write(&fresh, format!("{}\n", address.port())).and_then(|()| std::fs::rename(&fresh, path));
     written.map_err(|e| Error::Platform(format!("port_file {}: {e}", path.display())))
 }
 

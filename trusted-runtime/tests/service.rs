@@ -113,7 +113,8 @@ async fn describe_health_and_metrics_say_what_is_served() {
     assert_eq!((d.architecture.as_str(), d.weights.as_str(), d.attestation.as_str()), ("llama", "w8", "development"));
     assert_eq!((d.default_protocol(), d.context_length, d.layers, d.threads), (Protocol::Local, 256, 3, 2));
     assert!(d.evaluator.is_none() && d.ring.expect("a ring").security_bits >= 128);
-    assert_eq!(std::fs::read_to_string(&port_file).expect("written").trim(), daemon.address);
+    let port = std::fs::read_to_string(&port_file).expect("written");
+    assert_eq!(format!("127.0.0.1:{}", port.trim()), daemon.address);
 
     let mut health = tonic_health::pb::health_client::HealthClient::new(daemon.channel().await);
     for service in ["", "bifrost.v1.Inference"] {
@@ -357,6 +358,23 @@ fn starts_that_cannot_work_end_with_one_line_and_the_right_code() {
         assert_eq!(found, Some(code), "{args:?}: {stderr}");
         assert!(stderr.contains(says), "{says:?} is not in {stderr:?}");
     }
+}
+
+#[test]
+fn inspect_tells_what_a_model_holds_and_how_close_it_is_quantized() {
+    let model = tiny("tiny-llama.gguf");
+    let out = daemon::binary(&["inspect", &model, "--fidelity", "--json"]).output().expect("the binary starts");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).expect("one object");
+    assert_eq!((report["architecture"].as_str(), report["layers"].as_u64()), (Some("llama"), Some(3)));
+    assert_eq!(report["sha256"].as_str().map(str::len), Some(64));
+    let [w8, w16] = [0, 1].map(|i| report["fidelity"][i]["agreement"].as_f64().expect("measured"));
+    assert!(w8 > 0.9 && w16 > 0.99 && w16 >= w8, "{w8} {w16}");
+    let text = daemon::binary(&["inspect", &model]).output().expect("the binary starts").stdout;
+    let text = String::from_utf8(text).expect("utf-8");
+    assert!(text.contains("architecture    llama") && text.contains("vocabulary      260"), "{text}");
+    let (code, stderr) = run(&["inspect", "/nonexistent/m.gguf"]);
+    assert!(code == Some(1) && stderr.contains("/nonexistent/m.gguf"), "{stderr}");
 }
 
 #[test]
