@@ -68,7 +68,10 @@ impl Work {
         let tiling = matrix.tiling();
         let fair = tiling.tiles().div_ceil(GROUPS).next_multiple_of(QUANTUM);
         let sendable = MAX_COEFFICIENTS / (tiling.tile_rows() * inputs.vectors());
-        let group = fair.min(MAX_GROUP).min(sendable).max(1);
+        let group = match fair.min(MAX_GROUP).min(sendable) {
+            few @ 0..QUANTUM => few.max(1),
+            many => many / QUANTUM * QUANTUM,
+        };
         let groups = tiling.tiles().div_ceil(group);
         Self {
             matrix,
@@ -91,9 +94,9 @@ impl Work {
     }
 
     /// Computes and delivers one group.
-    fn run(&self, ring: &Ring, tiles: Range<usize>, scratch: &mut Scratch) {
+    fn run(&self, ring: &Ring, tiles: Range<usize>, words: &mut Vec<u64>) {
         let started = *self.started.get_or_init(Instant::now);
-        match self.coefficients(ring, tiles.clone(), scratch) {
+        match self.coefficients(ring, tiles.clone(), words) {
             Err(e) => self.ticket.fail(FailureKind::Internal, e.to_string()),
             Ok(coefficients) => {
                 let [first_tile, tiles] = [tiles.start, tiles.len()].map(|x| u32::try_from(x).unwrap_or(u32::MAX));
@@ -111,22 +114,15 @@ impl Work {
     }
 
     /// The useful coefficients of `tiles` for every vector, packed for the wire.
-    fn coefficients(&self, ring: &Ring, tiles: Range<usize>, scratch: &mut Scratch) -> Result<Bytes, kernels::Error> {
+    fn coefficients(&self, ring: &Ring, tiles: Range<usize>, words: &mut Vec<u64>) -> Result<Bytes, kernels::Error> {
         let (tiling, vectors) = (self.matrix.tiling(), self.inputs.vectors());
         let rows = tiling.tile_row_range(tiles.end - 1).end - tiling.tile_row_range(tiles.start).start;
-        scratch.words.resize(vectors * rows, 0);
-        self.matrix.answers(ring, &self.inputs, tiles, &mut scratch.words)?;
-        let mut message = Vec::with_capacity(wire::encoded_len(ring.params(), scratch.words.len()));
-        wire::encode(ring.params(), wire::Kind::Coefficients, &scratch.words, &mut message);
+        words.resize(vectors * rows, 0);
+        self.matrix.answers(ring, &self.inputs, tiles, words)?;
+        let mut message = Vec::with_capacity(wire::encoded_len(ring.params(), words.len()));
+        wire::encode(ring.params(), wire::Kind::Coefficients, words, &mut message);
         Ok(message.into())
     }
-}
-
-/// A thread's buffers.
-#[derive(Default)]
-struct Scratch {
-    /// [vectors][rows of one group]
-    words: Vec<u64>,
 }
 
 impl Executor {
@@ -181,13 +177,13 @@ impl Drop for Executor {
 
 impl Shared {
     fn work(&self) {
-        let mut scratch = Scratch::default();
+        // [vectors][rows of one group], reused from group to group.
+        let mut words = Vec::new();
         while let Some(work) = self.oldest() {
             while let Some(tiles) = work.take() {
-                if catch_unwind(AssertUnwindSafe(|| work.run(&self.ring, tiles, &mut scratch))).is_err() {
+                if catch_unwind(AssertUnwindSafe(|| work.run(&self.ring, tiles, &mut words))).is_err() {
                     tracing::error!(matrix = work.matrix.name(), "bug: a multiply thread panicked");
                     work.ticket.fail(FailureKind::Internal, "bug in the evaluator, see its log");
-                    scratch = Scratch::default();
                 }
             }
             self.retire(&work);
