@@ -27,17 +27,18 @@ struct Report {
     fidelity: Vec<Measured>,
 }
 
-/// One quantization against f32.
+/// One quantization against f32, over one kind of text.
 #[derive(Serialize)]
 struct Measured {
     weights: &'static str,
+    text: &'static str,
     agreement: f64,
     #[serde(flatten)]
     figures: Fidelity,
 }
 
-/// Prints a summary of `source` to stdout; with `with_fidelity` also how w8 and w16 compare with f32 over a
-/// built-in text, which takes minutes.
+/// Prints a summary of `source` to stdout; with `with_fidelity` also how w8 and w16 compare with f32, over what
+/// f32 writes itself and over a built-in text, which takes minutes.
 ///
 /// # Errors
 /// Those of loading and running the model; [`Error::Platform`] if stdout is closed.
@@ -56,17 +57,25 @@ pub fn run(source: &str, with_fidelity: bool, json: bool) -> Result<(), Error> {
 
 fn measure(source: &str, progress: &Progress) -> Result<Vec<Measured>, Error> {
     let float = model::load_float(source, &progress.callback())?;
-    let tokens = float.tokenizer.encode(fidelity::TEXT);
     let params = kernels::params::DEFAULT.check().map_err(|e| Error::Bug(e.to_string()))?;
     let ring = Ring::new(params).map_err(|e| Error::Config(e.to_string()))?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let report = progress.callback();
+    let prompts: Vec<Vec<u32>> = fidelity::PROMPTS.iter().map(|p| float.tokenizer.encode(p)).collect();
+    let text = float.tokenizer.encode(fidelity::TEXT);
+    let kinds = [
+        ("its own", fidelity::write(&float.model, &float.linear, &prompts, fidelity::WRITTEN, &report)?),
+        ("built-in", fidelity::read(&float.model, &float.linear, &text, &report)?),
+    ];
     let mut all = Vec::new();
     for weights in [Weights::W8, Weights::W16] {
-        let LoadedModel { linears, .. } = model::load(source, weights, &progress.callback())?;
+        let LoadedModel { linears, .. } = model::load(source, weights, &report)?;
         let plan = Arc::new(planner::plan(&ring, linears)?);
         let local = LocalLinear::new(ring.clone(), plan, threads)?;
-        let figures = fidelity::compare(&float.model, &float.linear, &local, &tokens, &progress.callback())?;
-        all.push(Measured { weights: weights.name(), agreement: figures.agreement(), figures });
+        for (text, passages) in &kinds {
+            let figures = fidelity::compare(&float.model, passages, &local, &report)?;
+            all.push(Measured { weights: weights.name(), text, agreement: figures.agreement(), figures });
+        }
     }
     Ok(all)
 }
@@ -92,11 +101,11 @@ impl fmt::Display for Report {
         }
         line("tensors", types)?;
         line("sha256", s.sha256.clone().unwrap_or_else(|| "none (synthetic)".into()))?;
-        for Measured { weights, agreement, figures: x } in &self.fidelity {
+        for Measured { weights, text, agreement, figures: x } in &self.fidelity {
             line(
                 &format!("{weights} and f32"),
                 format!(
-                    "{:.1} % same first choice ({} of {}), perplexity {:.3} against {:.3}, largest logit difference {:.3}",
+                    "{text} text: {:.1} % same first choice ({} of {}), perplexity {:.3} against {:.3}, largest logit difference {:.3}",
                     100.0 * agreement,
                     x.agreements,
                     x.positions,

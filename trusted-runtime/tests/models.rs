@@ -13,7 +13,7 @@ use trusted_runtime::{
     linear::{Call, Linear, LinearId, local::LocalLinear},
     model::{
         self, FloatModel, Model, Weights,
-        fidelity::{self, Fidelity},
+        fidelity::{self, Fidelity, Passage},
         load::{dequant, gguf::Gguf},
     },
     planner,
@@ -240,20 +240,22 @@ fn smollm2_keeps_its_choices_as_integers() {
         Err(why) => return eprintln!("skipped: {why}; run `bifrost model fetch smollm2-135m`"),
     };
     let m = model::load_float(&path, &quiet).unwrap();
-    let w8 = measure(&path, &m, Weights::W8);
-    let w16 = measure(&path, &m, Weights::W16);
+    let prompts: Vec<Vec<u32>> = fidelity::PROMPTS.iter().map(|p| m.tokenizer.encode(p)).collect();
+    let written = fidelity::write(&m.model, &m.linear, &prompts, fidelity::WRITTEN, &quiet).unwrap();
+    let w8 = measure(&path, &m, Weights::W8, &written);
+    let w16 = measure(&path, &m, Weights::W16, &written);
+    assert_eq!(w8.positions, 672);
     assert!(w8.agreement() >= 0.98, "{w8:?}");
     assert!((w8.perplexity / w8.reference_perplexity - 1.0).abs() < 0.01, "{w8:?}");
     assert_eq!(w16.agreements, w16.positions, "{w16:?}");
 }
 
-/// Fidelity of the integer semantics over the text made for it, printed.
-fn measure(source: &str, float: &FloatModel, weights: Weights) -> Fidelity {
+/// Fidelity of the integer semantics, printed.
+fn measure(source: &str, float: &FloatModel, weights: Weights, passages: &[Passage]) -> Fidelity {
     let ring = Ring::new(DEFAULT.check().unwrap()).unwrap();
     let plan = planner::plan(&ring, model::load(source, weights, &quiet).unwrap().linears).unwrap();
     let local = LocalLinear::new(ring, Arc::new(plan), 2).unwrap();
-    let tokens = float.tokenizer.encode(fidelity::TEXT);
-    let f = fidelity::compare(&float.model, &float.linear, &local, &tokens, &quiet).unwrap();
+    let f = fidelity::compare(&float.model, passages, &local, &quiet).unwrap();
     eprintln!(
         "{}: {source}: {:.2} % of {} positions agree, perplexity {:.3} against {:.3}, largest logit difference {:.3}",
         weights.name(),
@@ -270,11 +272,15 @@ fn measure(source: &str, float: &FloatModel, weights: Weights) -> Fidelity {
 fn integer_weights_follow_the_float_model() {
     for name in ["tiny-gpt2.gguf", "tiny-llama.gguf"] {
         let float = model::load_float(&tiny(name), &quiet).unwrap();
-        let (w8, w16) = (measure(&tiny(name), &float, Weights::W8), measure(&tiny(name), &float, Weights::W16));
+        let text = float.tokenizer.encode(fidelity::TEXT);
+        let text = fidelity::read(&float.model, &float.linear, &text, &quiet).unwrap();
+        let [w8, w16] = [Weights::W8, Weights::W16].map(|w| measure(&tiny(name), &float, w, &text));
         assert!(w8.positions > 3000 && w8.agreement() > 0.9, "{w8:?}");
         assert!(w16.agreement() > 0.99 && w16.max_logit_difference < w8.max_logit_difference / 10.0, "{w16:?}");
-        let same = fidelity::compare(&float.model, &float.linear, &float.linear, &[1; 300], &quiet).unwrap();
-        assert_eq!((same.positions, same.agreements, same.max_logit_difference), (300, 300, 0.0));
+        let prompts = [float.tokenizer.encode("the quick"), float.tokenizer.encode("a")];
+        let written = fidelity::write(&float.model, &float.linear, &prompts, 100, &quiet).unwrap();
+        let same = fidelity::compare(&float.model, &written, &float.linear, &quiet).unwrap();
+        assert_eq!((same.positions, same.agreements, same.max_logit_difference), (200, 200, 0.0));
     }
 }
 

@@ -1,5 +1,9 @@
-//! How closely one way of computing linear layers follows another: teacher-forced over a text, position by
-//! position. Quantization is the only reason to differ, so this measures w8 or w16 against f32.
+//! How closely one way of computing linear layers follows another: teacher-forced, position by position.
+//! Quantization is the only reason to differ, so this measures w8 or w16 against f32.
+//!
+//! Two kinds of text: one that was written for this measurement, and the one that the reference writes itself,
+//! greedily, after short prompts. The second is what a user reads; the first is harder, because at many of its
+//! positions no token is clearly the best.
 
 use super::{KvCache, Model};
 use crate::{
@@ -11,10 +15,100 @@ use serde::Serialize;
 /// A text written for this measurement; 779 tokens of SmolLM2.
 pub const TEXT: &str = include_str!("fidelity.txt");
 
+/// Beginnings for the reference to go on from.
+pub const PROMPTS: [&str; 21] = [
+    "The capital of France is",
+    "Water boils at",
+    "To make a cup of tea, first",
+    "The three laws of motion state that",
+    "Once upon a time, in a small village by the sea,",
+    "def fibonacci(n):",
+    "The main difference between a virus and a bacterium is",
+    "Dear Sir or Madam, I am writing to",
+    "In 1969, astronauts",
+    "The quick brown fox",
+    "A good way to learn a new language is",
+    "1, 2, 3, 4, 5, 6,",
+    "The largest planet in our solar system is",
+    "If it rains tomorrow, we will",
+    "Photosynthesis is the process by which",
+    "The recipe calls for two cups of flour,",
+    "Computers store numbers in binary, which means",
+    "The old clock on the wall",
+    "Shakespeare wrote many plays, including",
+    "To solve a quadratic equation, you",
+    "Every morning she walks to the station and",
+];
+
+/// Tokens that the reference writes after each of [`PROMPTS`]: 672 positions in all.
+pub const WRITTEN: usize = 32;
+
 /// Positions that share one pass.
 const TOGETHER: usize = 64;
 /// Longest sequence, whatever the model's context.
 const LONGEST: usize = 2048;
+
+/// Text with the reference's opinion of it.
+pub struct Passage {
+    tokens: Vec<u32>,
+    /// The first position that is compared.
+    from: usize,
+    /// The reference's logits at the positions `from ..`, [positions][vocab].
+    logits: Vec<f32>,
+}
+
+/// What the reference makes of `tokens`, cut into sequences that fit the context.
+///
+/// # Errors
+/// Those of [`Model::forward_all`].
+pub fn read(
+    model: &Model,
+    reference: &dyn Linear,
+    tokens: &[u32],
+    progress: &dyn Fn(&str, u64, u64),
+) -> Result<Vec<Passage>, Error> {
+    let (mut done, mut passages) = (0, Vec::new());
+    for sequence in tokens.chunks(model.config().context.min(LONGEST)) {
+        let (mut side, mut logits) = (Side::new(model, reference), Vec::new());
+        for part in sequence.chunks(TOGETHER) {
+            side.advance(part)?;
+            logits.extend_from_slice(&side.logits);
+            done += part.len() as u64;
+            progress("reading with f32", done, tokens.len() as u64);
+        }
+        passages.push(Passage { tokens: sequence.to_vec(), from: 0, logits });
+    }
+    Ok(passages)
+}
+
+/// Lets the reference write `count` tokens after each prompt, always its first choice.
+///
+/// # Errors
+/// Those of [`Model::forward`].
+pub fn write(
+    model: &Model,
+    reference: &dyn Linear,
+    prompts: &[Vec<u32>],
+    count: usize,
+    progress: &dyn Fn(&str, u64, u64),
+) -> Result<Vec<Passage>, Error> {
+    let mut passages = Vec::new();
+    for (done, prompt) in prompts.iter().enumerate() {
+        let (call, mut cache, mut last) = (Call::default(), model.new_cache(), Vec::new());
+        let (mut tokens, mut logits) = (prompt.clone(), Vec::new());
+        model.forward(reference, &call, prompt, &mut cache, &mut last)?;
+        logits.extend_from_slice(&last);
+        for _ in 1..count {
+            let next = u32::try_from(first_choice(&last)).map_err(|e| Error::Bug(format!("vocabulary: {e}")))?;
+            tokens.push(next);
+            model.forward(reference, &call, &[next], &mut cache, &mut last)?;
+            logits.extend_from_slice(&last);
+        }
+        passages.push(Passage { tokens, from: prompt.len() - 1, logits });
+        progress("writing with f32", done as u64 + 1, prompts.len() as u64);
+    }
+    Ok(passages)
+}
 
 /// What [`compare`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -39,37 +133,39 @@ impl Fidelity {
     }
 }
 
-/// Runs `tokens` through `model` twice, with `reference` and with `candidate` for the linear layers, cut
-/// into sequences that fit the context.
+/// Runs the passages through `model` with `candidate` for the linear layers and compares.
 ///
 /// # Errors
 /// Those of [`Model::forward_all`].
 pub fn compare(
     model: &Model,
-    reference: &dyn Linear,
+    passages: &[Passage],
     candidate: &dyn Linear,
-    tokens: &[u32],
     progress: &dyn Fn(&str, u64, u64),
 ) -> Result<Fidelity, Error> {
     let mut sums = Sums::default();
-    for sequence in tokens.chunks(model.config().context.min(LONGEST)) {
-        let (mut left, mut right) = (Side::new(model, reference), Side::new(model, candidate));
-        for start in (0..sequence.len()).step_by(TOGETHER) {
-            let end = (start + TOGETHER).min(sequence.len());
-            left.advance(&sequence[start..end])?;
-            right.advance(&sequence[start..end])?;
-            let vocab = model.config().vocab;
-            let rows = left.logits.chunks_exact(vocab).zip(right.logits.chunks_exact(vocab));
-            for (position, (a, b)) in (start..).zip(rows) {
-                sums.add(a, b, sequence.get(position + 1).map(|&t| t as usize));
+    let vocab = model.config().vocab;
+    let total = passages.iter().map(|p| p.logits.len() / vocab).sum::<usize>() as u64;
+    for Passage { tokens, from, logits } in passages {
+        let mut side = Side::new(model, candidate);
+        let mut expected = logits.chunks_exact(vocab);
+        for (part, first) in tokens.chunks(TOGETHER).zip((0..).step_by(TOGETHER)) {
+            side.advance(part)?;
+            for (position, found) in (first..).zip(side.logits.chunks_exact(vocab)) {
+                let next = tokens.get(position + 1).map(|&t| t as usize);
+                if position >= *from
+                    && let Some(expected) = expected.next()
+                {
+                    sums.add(expected, found, next);
+                }
             }
-            progress("comparing with f32", sums.positions as u64, tokens.len() as u64);
+            progress("comparing with f32", sums.positions as u64, total);
         }
     }
     Ok(sums.finish())
 }
 
-/// One of the two runs.
+/// One run.
 struct Side<'a> {
     model: &'a Model,
     linear: &'a dyn Linear,
