@@ -2,6 +2,8 @@
 //!
 //! This crate knows no mathematics: ciphertexts are `bytes` whose format is `kernels::wire`.
 
+#![forbid(unsafe_code)]
+
 /// Messages, clients and servers of package `bifrost.v1`.
 #[expect(missing_docs, clippy::all, reason = "generated code; the .proto files carry the documentation")]
 pub mod v1 {

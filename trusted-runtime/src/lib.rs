@@ -3,6 +3,8 @@
 //! `model` knows architectures and files, `linear` the ways to compute `y = W·x`, `planner` who runs
 //! what, `engine` sequences, `service` gRPC. Knowledge points in that order, left to right.
 
+#![forbid(unsafe_code)]
+
 pub mod config;
 pub mod engine;
 pub mod error;

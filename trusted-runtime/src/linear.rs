@@ -112,11 +112,12 @@ impl Call {
 /// What delegation has cost. Only grows; take two snapshots and subtract.
 #[derive(Debug, Default)]
 pub struct Meter {
-    /// Wall time of encryption and decryption, nanoseconds.
+    /// Wall time of encryption and decryption, nanoseconds; packing ciphertexts into bytes and unpacking them is
+    /// part of it, waiting for room towards the socket is not.
     pub crypto_ns: AtomicU64,
     /// Wall time that the evaluator reports for products, nanoseconds.
     pub evaluator_ns: AtomicU64,
-    /// Wall time spent waiting for answers beyond what the evaluator reports, nanoseconds.
+    /// Wall time spent waiting for answers beyond what the evaluator reports, and for room to send, nanoseconds.
     pub wire_ns: AtomicU64,
     /// Ciphertext bytes sent.
     pub bytes_up: AtomicU64,

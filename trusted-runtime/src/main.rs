@@ -1,5 +1,7 @@
 //! `trusted-runtime`: the process edge. Arguments, logs, configuration, exit codes.
 
+#![forbid(unsafe_code)]
+
 use clap::{Args, Parser, Subcommand};
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 use tracing_subscriber::EnvFilter;
@@ -148,7 +150,10 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    let filter = EnvFilter::try_from_env("BIFROST_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = match filter() {
+        Ok(filter) => filter,
+        Err(error) => return failed(&error),
+    };
     let ansi = std::io::stderr().is_terminal();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -163,11 +168,25 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("trusted-runtime: {error}");
-            ExitCode::from(if matches!(error, Error::Config(_)) { EXIT_CONFIG } else { 1 })
-        }
+        Err(error) => failed(&error),
     }
+}
+
+fn failed(error: &Error) -> ExitCode {
+    eprintln!("trusted-runtime: {error}");
+    ExitCode::from(if matches!(error, Error::Config(_)) { EXIT_CONFIG } else { 1 })
+}
+
+/// What is logged: `BIFROST_LOG`, else everything from "info" up.
+fn filter() -> Result<EnvFilter, Error> {
+    let Some(value) = std::env::var_os("BIFROST_LOG").filter(|v| !v.is_empty()) else {
+        return Ok(EnvFilter::new("info"));
+    };
+    let refuse = |e: &dyn std::fmt::Display| {
+        Error::Config(format!("BIFROST_LOG is {value:?}, expected levels such as \"info\" or \"info,h2=warn\": {e}"))
+    };
+    let text = value.to_str().ok_or_else(|| refuse(&"it is not UTF-8"))?;
+    EnvFilter::try_new(text).map_err(|e| refuse(&e))
 }
 
 fn run(flags: &Flags) -> Result<(), Error> {

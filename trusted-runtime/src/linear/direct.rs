@@ -139,7 +139,7 @@ impl DirectLinear {
                     spent.as_secs_f64()
                 )));
             }
-            tracing::warn!(matrix = %self.plan.matrices[index].matrix.id, attempts, reason, "repeating a linear call");
+            tracing::warn!(matrix = %self.plan.matrices[index].matrix.id, attempts, reason = %reason, "repeating a linear call");
             call.meter.retries.fetch_add(1, Ordering::Relaxed);
             pause(call, Duration::from_millis(10) * 2u32.pow(attempts.min(7)))?;
         }

@@ -2,7 +2,7 @@
 
 mod session;
 
-pub(crate) use session::{Event, Session};
+pub(crate) use session::{Event, FRAME, Session};
 
 use crate::{
     Error,
@@ -161,7 +161,10 @@ impl Link {
             let now = state.borrow_and_update().clone();
             match now {
                 State::Up(session) if session.is_open() => return Ok(session),
-                State::Down { reason, fatal } if fatal || Instant::now() >= until => {
+                State::Down { reason, fatal: true } => {
+                    return Err(Error::Evaluator(format!("at {} refused: {reason}", self.endpoint)));
+                }
+                State::Down { reason, .. } if Instant::now() >= until => {
                     let waited = start.elapsed().as_secs_f64();
                     return Err(Error::Evaluator(format!("at {} is gone for {waited:.1} s: {reason}", self.endpoint)));
                 }
@@ -187,20 +190,26 @@ impl Drop for Link {
 
 async fn keep(name: String, endpoint: Endpoint, residents: Residents, publish: watch::Sender<State>, handle: Handle) {
     let mut backoff = FIRST_BACKOFF;
-    let mut last = String::new();
+    let mut said = String::new();
+    let mut refused = false;
     loop {
-        let (reason, fatal) = match Session::open(&endpoint, &residents, handle.clone()).await {
+        let (reason, fatal) = match Session::open(&endpoint, &residents, handle.clone(), refused).await {
             Ok((session, end)) => {
                 backoff = FIRST_BACKOFF;
+                said.clear();
                 publish.send_replace(State::Up(session));
                 (end.await.unwrap_or_else(|_| "the session task ended".into()), false)
             }
             Err(e) => (e.reason, e.fatal),
         };
-        if reason != last {
-            tracing::warn!(evaluator = name, reason, "evaluator connection is down; retrying");
-            last.clone_from(&reason);
+        // Figures such as bytes in use may change from one attempt to the next; that is no news.
+        let news = reason.replace(|c: char| c.is_ascii_digit(), "");
+        if news != said {
+            // The reason comes last and without quotes: it may hold quotes of its own.
+            tracing::warn!(evaluator = name, reason = %reason, "evaluator connection is down; retrying");
+            said = news;
         }
+        refused = fatal;
         publish.send_replace(State::Down { reason, fatal });
         tokio::time::sleep(backoff).await;
         backoff = (backoff * 2).min(LAST_BACKOFF);

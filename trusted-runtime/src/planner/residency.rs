@@ -1,8 +1,9 @@
 //! Which matrices the evaluator should hold in NTT form under a memory budget.
 
-use super::Plan;
+use super::{Plan, PlannedMatrix};
 use kernels::{PinnedTiles, Ring};
 use proto::v1::Residency;
+use std::collections::HashSet;
 
 /// What the operator asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -45,5 +46,16 @@ impl Plan {
                 out
             }
         }
+    }
+
+    /// Bytes that the evaluator needs to hold the matrices so; equal matrices (`ids` has their digests) are held once.
+    pub fn resident_bytes(&self, ring: &Ring, ids: &[[u8; 32]], residency: &[Residency]) -> u64 {
+        let mut seen = HashSet::new();
+        let of = |((m, id), residency): ((&PlannedMatrix, &[u8; 32]), &Residency)| match residency {
+            _ if !seen.insert(*id) => 0,
+            Residency::Pinned => PinnedTiles::bytes_for(ring, &m.tiling) as u64,
+            _ => m.matrix.int8.data().len() as u64,
+        };
+        self.matrices.iter().zip(ids).zip(residency).map(of).sum()
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     Error,
     linear::{
         Call,
-        link::{Event, POLL, Session, clean},
+        link::{Event, FRAME, POLL, Session, clean},
     },
 };
 use bytes::Bytes;
@@ -59,6 +59,18 @@ pub(super) struct Job<'a> {
     pub(super) pool: Option<&'a rayon::ThreadPool>,
 }
 
+/// What one thread works with: its buffers, and how long it has waited for room to send.
+struct Hand {
+    scratch: Scratch,
+    blocked: Duration,
+}
+
+impl Hand {
+    fn new() -> Result<Self, Failure> {
+        Ok(Self { scratch: Scratch::new()?, blocked: Duration::ZERO })
+    }
+}
+
 /// An announced job; forgotten on drop, and cancelled unless it was answered.
 struct Announced<'a> {
     session: &'a Session,
@@ -96,43 +108,50 @@ impl Job<'_> {
         self.call.meter.round_trips.fetch_add(1, Ordering::Relaxed);
 
         let start = Instant::now();
-        let mut scratch = Scratch::new()?;
+        let mut hand = Hand::new()?;
         let (mut encryptors, mut decryptors) = (Vec::new(), Vec::new());
         for x in ints.chunks_exact(tiling.cols()) {
-            let secret = Secret::random(self.cipher.ring(), scratch.random());
+            let secret = Secret::random(self.cipher.ring(), hand.scratch.random());
             let (encryptor, decryptor) = self.cipher.begin(secret, x)?;
             encryptors.push(encryptor);
             decryptors.push(decryptor);
         }
-        self.encrypt(&job, &encryptors, &mut scratch)?;
+        let sent = self.encrypt(&job, &encryptors, &mut hand);
         drop(encryptors);
-        let mut crypto = start.elapsed();
+        // The caller's own waiting stands for every thread's: they wait for the same socket at the same time.
+        let blocked = hand.blocked;
+        let mut crypto = start.elapsed().saturating_sub(blocked);
+        if let Err(failure) = sent {
+            self.account(crypto, blocked, Duration::ZERO, JobTiming::default());
+            return Err(failure);
+        }
         let mut waited = Duration::ZERO;
         let timing = self.collect(
             &job,
             &events,
             |answer| {
                 let start = Instant::now();
-                let result = self.decrypt(&decryptors, answer, &mut scratch, sums);
+                let result = self.decrypt(&decryptors, answer, &mut hand, sums);
                 crypto += start.elapsed();
                 result
             },
             &mut waited,
         );
         job.answered = timing.is_ok();
-        self.account(crypto, waited, timing.as_ref().ok().copied().unwrap_or_default());
+        self.account(crypto, blocked, waited, timing.as_ref().ok().copied().unwrap_or_default());
         timing.map(|_| ())
     }
 
-    /// The evaluator's own time counts as far as the enclave waited for it; the rest of the waiting is the wire.
-    fn account(&self, crypto: Duration, waited: Duration, timing: JobTiming) {
+    /// The evaluator's own time counts as far as the enclave waited for answers; the rest of that waiting and the
+    /// waiting for room to send (`blocked`) are the wire.
+    fn account(&self, crypto: Duration, blocked: Duration, waited: Duration, timing: JobTiming) {
         let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
         let evaluator = timing.compute_ns.saturating_add(timing.queued_ns).min(ns(waited));
         let meter = &self.call.meter;
         let add = |to: &AtomicU64, x: u64| to.fetch_add(x, Ordering::Relaxed);
         add(&meter.crypto_ns, ns(crypto));
         add(&meter.evaluator_ns, evaluator);
-        add(&meter.wire_ns, ns(waited) - evaluator);
+        add(&meter.wire_ns, ns(waited) - evaluator + ns(blocked));
     }
 
     fn wanted(&self, job: &Announced<'_>) -> Result<(), Failure> {
@@ -145,8 +164,9 @@ impl Job<'_> {
         Ok(())
     }
 
-    fn send(&self, job: &Announced<'_>, body: tile_job::Body) -> Result<(), Failure> {
-        if self.session.send(message(job.id, body), || self.wanted(job).is_ok()) {
+    /// Adds to `blocked` how long the queue was full.
+    fn send(&self, job: &Announced<'_>, body: tile_job::Body, blocked: &mut Duration) -> Result<(), Failure> {
+        if self.session.send(message(job.id, body), blocked, || self.wanted(job).is_ok()) {
             return Ok(());
         }
         self.wanted(job)?;
@@ -154,45 +174,45 @@ impl Job<'_> {
     }
 
     /// Encrypts every block of every vector and sends it, on all threads.
-    fn encrypt(&self, job: &Announced<'_>, vectors: &[Encryptor<'_>], scratch: &mut Scratch) -> Result<(), Failure> {
+    fn encrypt(&self, job: &Announced<'_>, vectors: &[Encryptor<'_>], hand: &mut Hand) -> Result<(), Failure> {
         let deadline_ms = u32::try_from(self.deadline.as_millis()).unwrap_or(u32::MAX).max(1);
         let matrix_id = Bytes::copy_from_slice(self.matrix_id);
         let header = JobHeader { matrix_id, vectors: small(vectors.len()), deadline_ms };
-        self.send(job, tile_job::Body::Header(header))?;
+        self.send(job, tile_job::Body::Header(header), &mut hand.blocked)?;
         let params = self.cipher.ring().params();
         let blocks = self.cipher.tiling().blocks();
         let block_bytes = wire::encoded_len(params, self.cipher.ring().n());
-        let limit = PART_BYTES.min(self.session.max_message.saturating_sub(1024)) / block_bytes;
+        let limit = PART_BYTES.min(self.session.max_message.saturating_sub(FRAME)) / block_bytes;
         let share = limit.min(blocks.div_ceil(LEAST_PARTS)).max(1);
-        let work = |scratch: &mut Scratch| -> Result<(), Failure> {
+        let work = |hand: &mut Hand| -> Result<(), Failure> {
             let mut words = Vec::new();
             for (v, encryptor) in vectors.iter().enumerate() {
                 while let Some(part) = encryptor.take(share) {
                     self.wanted(job)?;
                     let (first_block, len) = (small(part.first()), part.len());
                     words.resize(len * self.cipher.ring().n(), 0);
-                    part.encrypt(scratch, &mut words)?;
+                    part.encrypt(&mut hand.scratch, &mut words)?;
                     let mut bytes = Vec::with_capacity(wire::encoded_len(params, words.len()));
                     wire::encode(params, wire::Kind::Ntt, &words, &mut bytes);
                     self.call.meter.bytes_up.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     let part = JobPart { vector: small(v), first_block, blocks: bytes.into() };
-                    self.send(job, tile_job::Body::Part(part))?;
+                    self.send(job, tile_job::Body::Part(part), &mut hand.blocked)?;
                 }
             }
             Ok(())
         };
         let pool = self.pool.filter(|_| vectors.len() * blocks > share);
-        self.everywhere(pool, scratch, work)
+        self.everywhere(pool, hand, work)
     }
 
     /// Runs `work` on the caller and on every helper of the pool; the first failure wins.
     fn everywhere(
         &self,
         pool: Option<&rayon::ThreadPool>,
-        scratch: &mut Scratch,
-        work: impl Fn(&mut Scratch) -> Result<(), Failure> + Sync,
+        hand: &mut Hand,
+        work: impl Fn(&mut Hand) -> Result<(), Failure> + Sync,
     ) -> Result<(), Failure> {
-        let Some(pool) = pool else { return work(scratch) };
+        let Some(pool) = pool else { return work(hand) };
         let failed: Mutex<Option<Failure>> = Mutex::new(None);
         let note = |result: Result<(), Failure>| {
             if let Err(f) = result {
@@ -201,9 +221,9 @@ impl Job<'_> {
         };
         pool.in_place_scope(|scope| {
             for _ in 1..self.threads {
-                scope.spawn(|_| note(Scratch::new().map_err(Failure::from).and_then(|mut s| work(&mut s))));
+                scope.spawn(|_| note(Hand::new().and_then(|mut hand| work(&mut hand))));
             }
-            note(work(scratch));
+            note(work(hand));
         });
         failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
@@ -271,7 +291,7 @@ impl Job<'_> {
         &self,
         vectors: &[Decryptor<'_>],
         answer: &Answer,
-        scratch: &mut Scratch,
+        hand: &mut Hand,
         sums: &mut [i32],
     ) -> Result<(), Failure> {
         let tiling = self.cipher.tiling();
@@ -284,11 +304,11 @@ impl Job<'_> {
         }
         let pool = self.pool.filter(|_| pieces.len() >= 2 * self.threads);
         let pieces = Mutex::new(pieces.into_iter());
-        self.everywhere(pool, scratch, |scratch| {
+        self.everywhere(pool, hand, |hand| {
             loop {
                 let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some((v, tile, out)) = next else { return Ok(()) };
-                vectors[v].decrypt_tile(answer, v, tile, scratch, out)?;
+                vectors[v].decrypt_tile(answer, v, tile, &mut hand.scratch, out)?;
             }
         })
     }

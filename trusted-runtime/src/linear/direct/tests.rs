@@ -42,11 +42,22 @@ struct Pair {
 }
 
 fn pair(mode: Mode, weights: Weights, shapes: &[(usize, usize)], threads: usize, retry_for: u64) -> Pair {
+    pair_for(Wish::Auto, mode, weights, shapes, threads, retry_for)
+}
+
+fn pair_for(
+    residency: Wish,
+    mode: Mode,
+    weights: Weights,
+    shapes: &[(usize, usize)],
+    threads: usize,
+    retry_for: u64,
+) -> Pair {
     let runtime = runtime();
     let fake = Fake::new(ring(), mode);
     let address = fake.serve(&runtime);
     let plan = plan_of(weights, shapes);
-    let config = config(format!("http://{address}"), retry_for);
+    let config = EvaluatorConfig { residency, ..config(format!("http://{address}"), retry_for) };
     let direct = DirectLinear::new(&config, &ring(), plan.clone(), runtime.handle().clone(), threads).unwrap();
     Pair { fake, plan, direct, _runtime: runtime }
 }
@@ -199,12 +210,58 @@ fn mismatches_are_refused_at_once_with_both_sides() {
         (Mode::Params, "it has ring parameters abababab"),
         (Mode::SmallMessages, "messages of 5000 bytes"),
         (Mode::LookupOther, "it describes matrix"),
+        (Mode::BrokenPromise, "upload of blk.0.down: OutOfRange: "),
+        (Mode::BrokenPromise, "(sent were 1048576 bytes of weights a message, it announced 16777216 a message)"),
         (Mode::NoBudget, "upload of blk.0.down: ResourceExhausted: budget 5 bytes, used 0, needed 9"),
     ] {
         let pair = pair(mode, Weights::W8, &SHAPES, 1, 600);
         let err = pair.apply(&Call::default(), 0, 1).expect_err("refused").to_string();
-        assert!(err.contains(says), "{mode:?}: {err}");
+        assert!(err.contains(says) && err.contains(" refused: "), "{mode:?}: {err}");
         assert!(pair.direct.describe().is_none());
+    }
+}
+
+#[test]
+fn messages_keep_to_the_limit_that_the_evaluator_announces() {
+    // The first matrix, 140 x 130 int8, does not fit one message of 15,000 bytes.
+    let pair = pair(Mode::TightMessages, Weights::W16, &SHAPES, 1, 20);
+    pair.apply(&Call::default(), 0, 3).unwrap();
+    assert_eq!(pair.uploads(), 3);
+}
+
+#[test]
+fn a_budget_that_cannot_do_is_refused_before_any_upload() {
+    let int8 = (70 * 130 + 5 * 3 + 129 * 64) as u64;
+    for (wish, budget, says) in [
+        (
+            Wish::Pinned,
+            int8 * 2,
+            " bytes for pinned weights; raise its memory budget, or set evaluator.residency to auto",
+        ),
+        (Wish::Fallback, int8 - 1, " bytes for int8 (fallback) weights; raise its memory budget"),
+        (Wish::Auto, int8 - 1, " bytes for int8 (fallback) weights; raise its memory budget"),
+    ] {
+        let pair = pair_for(wish, Mode::Budget(budget), Weights::W8, &SHAPES, 1, 600);
+        let err = pair.apply(&Call::default(), 0, 1).expect_err("refused").to_string();
+        let figures = format!(" refused: its memory budget is {budget} bytes, needed are ");
+        assert!(err.contains(&figures) && err.ends_with(&says[" bytes".len()..]), "{wish:?}: {err}");
+        assert_eq!(err.contains(&format!(" {int8} ")), wish != Wish::Pinned, "{err}");
+        assert_eq!(pair.uploads(), 0);
+    }
+    pair_for(Wish::Fallback, Mode::Budget(int8), Weights::W8, &SHAPES, 1, 20).apply(&Call::default(), 0, 1).unwrap();
+}
+
+#[test]
+fn waiting_for_room_to_send_is_the_wire() {
+    for threads in [1, 2] {
+        let mut pair = pair(Mode::Deaf, Weights::W8, &[(3, 9000)], threads, 0);
+        pair.direct.link.session(&Call::default(), Instant::now() + Duration::from_secs(60)).unwrap();
+        pair.direct.deadline = Duration::from_millis(1500);
+        let call = Call::default();
+        let err = pair.apply(&call, 0, 64).expect_err("deadline").to_string();
+        assert!(err.contains("no answer within 1.5 s"), "{err}");
+        let cost = call.meter.snapshot();
+        assert!(cost.wire_ns > 0 && cost.crypto_ns > 0 && cost.evaluator_ns == 0, "{cost:?}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! One session: hello, lookup, upload of what is missing, then one stream of jobs until it breaks.
 
 use super::{Residents, chain, clean};
-use crate::Error;
+use crate::planner::residency::Wish;
 use bytes::Bytes;
 use proto::v1::{
     AnswerPart, EvaluatorInfo, HelloRequest, HelloResponse, JobFailure, LookupRequest, MatrixHeader, MatrixState,
@@ -14,7 +14,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
         mpsc as channel,
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{runtime::Handle, sync::mpsc, task::JoinHandle, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -26,8 +26,10 @@ use tonic::{
 
 /// Largest message accepted from the evaluator: 64 vectors of 49,152 rows are 20 MB.
 const MAX_MESSAGE: usize = 32 << 20;
-/// Bytes of one upload message.
+/// Bytes of one upload message, at most.
 const UPLOAD_CHUNK: usize = 1 << 20;
+/// Room in a message for everything but the bytes it carries.
+pub(crate) const FRAME: usize = 1024;
 /// Job messages queued towards the socket.
 const QUEUE: usize = 32;
 /// For calls that answer at once. Looking up may load matrices from the evaluator's disk.
@@ -43,10 +45,12 @@ pub(crate) struct Refusal {
 
 impl From<Status> for Refusal {
     fn from(s: Status) -> Self {
-        use tonic::Code::{FailedPrecondition, InvalidArgument, PermissionDenied, ResourceExhausted, Unimplemented};
+        use tonic::Code::{
+            FailedPrecondition, InvalidArgument, OutOfRange, PermissionDenied, ResourceExhausted, Unimplemented,
+        };
         let fatal = matches!(
             s.code(),
-            FailedPrecondition | InvalidArgument | PermissionDenied | ResourceExhausted | Unimplemented
+            FailedPrecondition | InvalidArgument | OutOfRange | PermissionDenied | ResourceExhausted | Unimplemented
         );
         Self { reason: format!("{:?}: {}", s.code(), clean(s.message())), fatal }
     }
@@ -97,16 +101,18 @@ struct Waiting {
 }
 
 impl Session {
-    /// Connects and prepares everything; the task returned ends with the session and says why.
+    /// Connects and prepares everything; `quiet` says less about it, after a refusal. The task returned ends with the session and says why.
     pub(super) async fn open(
         endpoint: &Endpoint,
         residents: &Residents,
         handle: Handle,
+        quiet: bool,
     ) -> Result<(Arc<Self>, JoinHandle<String>), Refusal> {
         let channel = endpoint.connect().await.map_err(|e| Refusal { reason: clean(&chain(&e)), fatal: false })?;
         let mut client = Client::new(channel).max_decoding_message_size(MAX_MESSAGE);
         let hello = hello(&mut client, residents).await?;
-        let states = reside(&mut client, residents, hello.memory_budget_bytes).await?;
+        let max_message = usize::try_from(hello.max_message_bytes).unwrap_or(usize::MAX);
+        let states = reside(&mut client, residents, hello.memory_budget_bytes, max_message, quiet).await?;
         let (outgoing, incoming) = mpsc::channel(QUEUE);
         let answers = client.multiply(ReceiverStream::new(incoming)).await?.into_inner();
         let count = |r| u32::try_from(states.iter().filter(|s| s.residency() == r).count()).unwrap_or(u32::MAX);
@@ -133,7 +139,6 @@ impl Session {
         );
         let (jobs, stop) = (Arc::new(Jobs::default()), CancellationToken::new());
         let end = handle.spawn(read(answers, jobs.clone(), stop.clone()));
-        let max_message = usize::try_from(hello.max_message_bytes).unwrap_or(usize::MAX);
         Ok((Arc::new(Self { outgoing, jobs, stop, handle, info, max_message }), end))
     }
 
@@ -172,8 +177,8 @@ impl Session {
     }
 
     /// Queues a message, waiting for room in slices of [`super::POLL`] while `go_on` says so; false if it was not
-    /// queued.
-    pub(crate) fn send(&self, job: TileJob, go_on: impl Fn() -> bool) -> bool {
+    /// queued. Adds the time it waited to `blocked`.
+    pub(crate) fn send(&self, job: TileJob, blocked: &mut Duration, go_on: impl Fn() -> bool) -> bool {
         let mut job = job;
         loop {
             job = match self.outgoing.try_send(job) {
@@ -184,7 +189,9 @@ impl Session {
             if !go_on() || !self.is_open() {
                 return false;
             }
+            let start = Instant::now();
             let _ = self.handle.block_on(async { timeout(super::POLL, self.outgoing.reserve()).await.map(drop) });
+            *blocked += start.elapsed();
         }
     }
 
@@ -268,7 +275,7 @@ async fn hello(client: &mut Client, residents: &Residents) -> Result<HelloRespon
     compare("version", clean(&theirs.version), proto::VERSION.into())?;
     compare("ring parameters", hex(&theirs.params_id), hex(&params_id))?;
     let block = kernels::wire::encoded_len(residents.ring.params(), residents.ring.n()) as u64;
-    if theirs.max_message_bytes < block + 1024 {
+    if theirs.max_message_bytes < block + FRAME as u64 {
         let reason = format!("it takes messages of {} bytes, one block has {block}", theirs.max_message_bytes);
         return Err(fatal(reason));
     }
@@ -287,8 +294,14 @@ async fn patience<T>(call: impl Future<Output = Result<tonic::Response<T>, Statu
 }
 
 /// Makes every matrix resident; uploads only what the evaluator lacks.
-async fn reside(client: &mut Client, residents: &Residents, budget: u64) -> Result<Vec<MatrixState>, Refusal> {
-    let headers = residents.headers(budget).map_err(|e| fatal(e.to_string()))?;
+async fn reside(
+    client: &mut Client,
+    residents: &Residents,
+    budget: u64,
+    max_message: usize,
+    quiet: bool,
+) -> Result<Vec<MatrixState>, Refusal> {
+    let headers = residents.headers(budget)?;
     let mut states = patience(client.lookup(LookupRequest { matrices: headers.clone() })).await?.states;
     if states.len() != headers.len() {
         return Err(fatal(format!("it describes {} matrices, asked were {}", states.len(), headers.len())));
@@ -299,15 +312,13 @@ async fn reside(client: &mut Client, residents: &Residents, budget: u64) -> Resu
     let missing: Vec<usize> = (0..states.len()).filter(|&i| !states[i].resident).collect();
     let bytes = |i: &usize| residents.plan.matrices[*i].matrix.int8.data().len();
     let total: usize = missing.iter().map(bytes).sum();
-    tracing::info!(
-        resident = states.len() - missing.len(),
-        missing = missing.len(),
-        bytes = total,
-        "evaluator residency"
-    );
+    if !quiet {
+        let resident = states.len() - missing.len();
+        tracing::info!(resident, missing = missing.len(), bytes = total, "evaluator residency");
+    }
     let (mut sent, mut said) = (0, 0);
     for i in missing {
-        let state = upload(client, residents, i, headers[i].clone()).await?;
+        let state = upload(client, residents, i, headers[i].clone(), max_message).await?;
         check_state(&headers[i], &state)?;
         if !state.resident {
             return Err(fatal(format!("it has lost {} right after its upload", headers[i].name)));
@@ -315,6 +326,9 @@ async fn reside(client: &mut Client, residents: &Residents, budget: u64) -> Resu
         states[i] = state;
         sent += bytes(&i);
         let percent = sent * 100 / total.max(1);
+        if quiet {
+            continue;
+        }
         if percent >= said + 10 || percent == 100 {
             said = percent;
             tracing::info!(percent, sent, total, "uploading weights");
@@ -337,14 +351,16 @@ async fn upload(
     residents: &Residents,
     i: usize,
     header: MatrixHeader,
+    max_message: usize,
 ) -> Result<MatrixState, Refusal> {
+    let chunk = UPLOAD_CHUNK.min(max_message.saturating_sub(FRAME)).max(1);
     let name = header.name.clone();
     let (chunks, outgoing) = mpsc::channel(4);
     let plan = residents.plan.clone();
     let feed = async move {
         let body = upload_chunk::Body::Header(header);
         let mut going = chunks.send(UploadChunk { body: Some(body) }).await.is_ok();
-        for rows in plan.matrices[i].matrix.int8.data().chunks(UPLOAD_CHUNK) {
+        for rows in plan.matrices[i].matrix.int8.data().chunks(chunk) {
             if !going {
                 break;
             }
@@ -362,15 +378,31 @@ async fn upload(
     };
     let (state, ()) = tokio::join!(receive, feed);
     state.map_err(|s| {
-        let refusal = Refusal::from(s);
-        Refusal { reason: format!("upload of {name}: {}", refusal.reason), ..refusal }
+        // Codecs refuse a message that is too long with one of these; a budget's refusal has figures of its own.
+        let too_long = s.code() == tonic::Code::OutOfRange || s.message().contains("message length");
+        let limits = format!(" (sent were {chunk} bytes of weights a message, it announced {max_message} a message)");
+        let Refusal { reason, fatal } = Refusal::from(s);
+        Refusal { reason: format!("upload of {name}: {reason}{}", if too_long { &limits } else { "" }), fatal }
     })
 }
 
 impl Residents {
-    fn headers(&self, budget: u64) -> Result<Vec<MatrixHeader>, Error> {
-        let size = |x: usize| u32::try_from(x).map_err(|_| Error::Bug(format!("{x} does not fit the contract")));
+    /// How the evaluator shall hold each matrix.
+    ///
+    /// # Errors
+    /// A fatal refusal with the figures if they cannot all be held so within its `budget` (bytes).
+    fn headers(&self, budget: u64) -> Result<Vec<MatrixHeader>, Refusal> {
+        let size = |x: usize| u32::try_from(x).map_err(|_| fatal(format!("bug: {x} does not fit the contract")));
         let residency = self.plan.residency(&self.ring, self.residency, budget);
+        let needed = self.plan.resident_bytes(&self.ring, &self.ids, &residency);
+        if needed > budget {
+            let (form, hint) = match self.residency {
+                Wish::Pinned => ("pinned", "; raise its memory budget, or set evaluator.residency to auto"),
+                Wish::Auto | Wish::Fallback => ("int8 (fallback)", "; raise its memory budget"),
+            };
+            let reason = format!("its memory budget is {budget} bytes, needed are {needed} for {form} weights{hint}");
+            return Err(fatal(reason));
+        }
         let header = |((m, id), residency): ((&crate::planner::PlannedMatrix, &[u8; 32]), Residency)| {
             Ok(MatrixHeader {
                 matrix_id: Bytes::copy_from_slice(id),

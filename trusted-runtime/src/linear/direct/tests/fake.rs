@@ -28,6 +28,14 @@ pub(super) enum Mode {
     Protocol,
     Params,
     SmallMessages,
+    /// Takes messages of 15,000 bytes and says so.
+    TightMessages,
+    /// Takes messages of 8,000 bytes and promises more.
+    BrokenPromise,
+    /// Has a memory budget of so many bytes.
+    Budget(u64),
+    /// Never reads its jobs.
+    Deaf,
     LookupOther,
     NoBudget,
     WrongSize,
@@ -45,6 +53,8 @@ pub(super) enum Mode {
     FailOnce(FailureKind),
     AlwaysUnavailable,
 }
+
+const TIGHT: usize = 15_000;
 
 pub(super) struct Shared {
     ring: Ring,
@@ -88,7 +98,12 @@ impl Fake {
             }
         };
         let address = listener.local_addr().unwrap();
-        let service = EvaluatorServer::new(self.clone()).max_decoding_message_size(1 << 24);
+        let limit = match self.mode() {
+            Mode::TightMessages => TIGHT,
+            Mode::BrokenPromise => 8000,
+            _ => 1 << 24,
+        };
+        let service = EvaluatorServer::new(self.clone()).max_decoding_message_size(limit);
         runtime.spawn(Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener)));
         address
     }
@@ -199,9 +214,13 @@ impl Evaluator for Fake {
             backend: "fake".into(),
             isa: "scalar".into(),
             threads: 1,
-            memory_budget_bytes: 1 << 30,
+            memory_budget_bytes: if let Mode::Budget(bytes) = mode { bytes } else { 1 << 30 },
             memory_used_bytes: 0,
-            max_message_bytes: if mode == Mode::SmallMessages { 5000 } else { 1 << 24 },
+            max_message_bytes: match mode {
+                Mode::SmallMessages => 5000,
+                Mode::TightMessages => TIGHT as u64,
+                _ => 1 << 24,
+            },
             max_jobs_in_flight: 8,
         }))
     }
@@ -242,6 +261,11 @@ impl Evaluator for Fake {
         let (send, answers) = tokio::sync::mpsc::unbounded_channel();
         let (fake, mut jobs) = (self.clone(), request.into_inner());
         tokio::spawn(async move {
+            if fake.mode() == Mode::Deaf {
+                send.closed().await;
+                drop(jobs);
+                return;
+            }
             let mut open: HashMap<u64, (JobHeader, Vec<(usize, usize, Bytes)>, usize)> = HashMap::new();
             while let Some(Ok(TileJob { job_id, body })) = jobs.next().await {
                 match body {
