@@ -4,6 +4,10 @@
 
 #![forbid(unsafe_code)]
 
+mod secret;
+
+pub use secret::SECRET;
+
 /// Messages, clients and servers of package `bifrost.v1`.
 #[expect(missing_docs, clippy::all, reason = "generated code; the .proto files carry the documentation")]
 pub mod v1 {

@@ -813,6 +813,7 @@ pub mod evaluator_server {
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct GenerateRequest {
     /// 1 ..= context - prompt; 0 means the runtime's default.
     #[prost(uint32, tag = "4")]
@@ -830,6 +831,7 @@ pub struct GenerateRequest {
 /// Nested message and enum types in `GenerateRequest`.
 pub mod generate_request {
     #[derive(Clone, PartialEq, ::prost::Oneof)]
+    #[prost(skip_debug)]
     pub enum Input {
         /// Raw text, tokenized as it is.
         #[prost(string, tag = "1")]
@@ -842,11 +844,13 @@ pub mod generate_request {
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct Chat {
     #[prost(message, repeated, tag = "1")]
     pub messages: ::prost::alloc::vec::Vec<ChatMessage>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct ChatMessage {
     #[prost(string, tag = "1")]
     pub role: ::prost::alloc::string::String,
@@ -854,6 +858,7 @@ pub struct ChatMessage {
     pub content: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct TokenIds {
     #[prost(uint32, repeated, tag = "1")]
     pub ids: ::prost::alloc::vec::Vec<u32>,
@@ -899,6 +904,7 @@ pub struct Started {
     pub protocol: i32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct Token {
     #[prost(uint32, tag = "1")]
     pub id: u32,
