@@ -113,13 +113,18 @@ impl Config {
         if let Some(path) = file {
             let at = |e: &dyn std::fmt::Display| Error::Config(format!("{}: {e}", path.display()));
             let text = std::fs::read_to_string(path).map_err(|e| at(&e))?;
-            let table: toml::Table = text.parse().map_err(|e: toml::de::Error| at(&e.to_string().trim_end()))?;
+            let table: toml::Table = text.parse().map_err(|e| {
+                let line = text[..toml::de::Error::span(&e).map_or(0, |s| s.start)].matches('\n').count() + 1;
+                at(&format!("line {line}: {}", one_line(e.message())))
+            })?;
             for (key, value) in table {
                 if !defaults.contains_key(&key) {
                     return Err(at(&format!("unknown setting {key}")));
                 }
                 settings.insert(key, value);
             }
+            // Now, while the file is known to be the cause.
+            written(&settings).map_err(|what| at(&what))?;
         }
         for (name, value) in environment {
             let Some(key) = name.strip_prefix(ENV_PREFIX).map(str::to_lowercase) else { continue };
@@ -131,10 +136,7 @@ impl Config {
             let flag = format!("--{}", key.replace('_', "-"));
             settings.insert((*key).to_owned(), typed(&defaults, key, value, &flag)?);
         }
-        let written: Written = toml::Value::Table(settings)
-            .try_into()
-            .map_err(|e: toml::de::Error| Error::Config(e.to_string().trim_end().replace('\n', " ")))?;
-        written.check()
+        written(&settings).map_err(Error::Config)?.check()
     }
 }
 
@@ -201,6 +203,15 @@ impl Written {
             log: self.log,
         })
     }
+}
+
+/// The settings in their types, or one line that names what is wrong.
+fn written(settings: &toml::Table) -> Result<Written, String> {
+    settings.clone().try_into().map_err(|e: toml::de::Error| one_line(&e.to_string()))
+}
+
+fn one_line(text: &str) -> String {
+    text.trim_end().replace('\n', " ")
 }
 
 fn address(name: &str, text: &str) -> Result<SocketAddr, Error> {
@@ -292,6 +303,15 @@ mod tests {
         std::fs::write(&path, "memory_bugdet = 5").expect("write");
         let err = Config::load(Some(&path), std::iter::empty(), &[]).expect_err("typo");
         assert!(err.to_string().ends_with("unknown setting memory_bugdet"), "{err}");
+        for (text, message) in [
+            ("threads = 2\nlisten = [", "c.toml: line 2: "),
+            ("threads = \"two\"", "c.toml: invalid type: string \"two\", expected usize in `threads`"),
+            ("memory_budget = \"8 gigs\"", "c.toml: size is \"8 gigs\""),
+        ] {
+            std::fs::write(&path, text).expect("write");
+            let err = Config::load(Some(&path), std::iter::empty(), &[]).expect_err(message).to_string();
+            assert!(err.contains(message) && !err.contains('\n'), "{err} should contain {message}");
+        }
         let err = Config::load(Some(&dir.path().join("none")), std::iter::empty(), &[]).expect_err("absent");
         assert!(err.to_string().contains("none: "), "{err}");
     }

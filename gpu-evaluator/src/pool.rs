@@ -1,4 +1,5 @@
-//! Buffers for input ciphertexts, reused from job to job: megabytes that are not allocated per job.
+//! Buffers for input ciphertexts, reused from job to job, as far as they are small: the pages of a large one cost
+//! little beside its job, and much beside the matrices if they were kept.
 
 use kernels::{Inputs, Ring, Tiling};
 use std::{
@@ -8,8 +9,9 @@ use std::{
 };
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Bytes kept for later jobs at most.
-const KEEP: usize = 256 << 20;
+/// Bytes kept for later jobs at most, in all and in one buffer.
+const KEEP: usize = 16 << 20;
+const KEEP_EACH: usize = 4 << 20;
 
 /// What buffers have in common that can stand for each other: vectors, matrix columns, tile columns.
 type Shape = (usize, usize, usize);
@@ -77,10 +79,15 @@ impl Drop for Loan {
     fn drop(&mut self) {
         let Some(inputs) = self.inputs.take() else { return };
         let bytes = inputs.bytes();
-        let mut free = self.pool.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.bytes + bytes <= KEEP {
-            free.bytes += bytes;
-            free.by_shape.entry(self.shape).or_default().push(inputs);
+        if bytes > KEEP_EACH {
+            return;
         }
+        let mut free = self.pool.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.bytes + bytes > KEEP {
+            // Shapes that nobody asks for any more must not take the place of those in use.
+            *free = Free::default();
+        }
+        free.bytes += bytes;
+        free.by_shape.entry(self.shape).or_default().push(inputs);
     }
 }

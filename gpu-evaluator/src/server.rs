@@ -20,8 +20,8 @@ use tokio::sync::{Semaphore, oneshot};
 use tonic::transport::{Server, server::TcpIncoming};
 
 /// HTTP/2 flow control: what may be on its way unread, per stream and per connection.
-const STREAM_WINDOW: u32 = 16 << 20;
-const CONNECTION_WINDOW: u32 = 64 << 20;
+const STREAM_WINDOW: u32 = 4 << 20;
+const CONNECTION_WINDOW: u32 = 16 << 20;
 /// Largest HTTP/2 frame accepted.
 const MAX_FRAME: u32 = 1 << 20;
 /// A peer that does not answer a ping within this time is gone, and its jobs with it.

@@ -16,7 +16,8 @@ pub fn all(isa: Isa) {
     wire_format();
 }
 
-/// A fixed stream of numbers: splitmix64 (Steele, Lea, Flood, OOPSLA 2014, figure 17).
+/// Test numbers: the same stream for the same seed, by splitmix64 (Steele, Lea, Flood, OOPSLA 2014, figure 17).
+/// Everyone can predict it, so it must never stand in for randomness.
 pub struct Numbers(pub u64);
 
 impl Numbers {

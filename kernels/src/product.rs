@@ -9,7 +9,8 @@ mod fly;
 mod pinned;
 
 use crate::{Error, Int8Matrix, Ring, Tiling, cpu, modulus, slice, wire};
-use std::ops::Range;
+use memmap2::MmapMut;
+use std::ops::{Deref, DerefMut, Range};
 
 pub use fly::answers_on_the_fly;
 pub use pinned::PinnedTiles;
@@ -22,20 +23,43 @@ pub struct Inputs {
     /// The tiling, if the inputs are sliced.
     sliced: Option<Tiling>,
     /// Sliced: [vectors][centred f64, packed][R][padded columns]. Else: [vectors][blocks][N] words in NTT form.
-    data: Vec<u64>,
+    data: Words,
+}
+
+/// Words in pages of their own, which go back to the system at once: an allocator would keep them.
+struct Words(MmapMut);
+
+impl Words {
+    fn zeroed(len: usize) -> Self {
+        Self(MmapMut::map_anon(len * 8).expect("as with every allocation, no memory ends the process"))
+    }
+}
+
+impl Deref for Words {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
+impl DerefMut for Words {
+    fn deref_mut(&mut self) -> &mut [u64] {
+        bytemuck::cast_slice_mut(&mut self.0)
+    }
 }
 
 impl Inputs {
     /// Room for `vectors` by `blocks` whole polynomials, for [`product_on_the_fly`].
     pub fn new(ring: &Ring, vectors: usize, blocks: usize) -> Self {
-        Self { ring: ring.clone(), vectors, blocks, sliced: None, data: vec![0; vectors * blocks * ring.n()] }
+        Self { ring: ring.clone(), vectors, blocks, sliced: None, data: Words::zeroed(vectors * blocks * ring.n()) }
     }
 
     /// Room for `vectors` inputs of a matrix that is cut like `tiling`, for the `answers` functions. Tilings of
     /// equal columns and equal n_w can share inputs.
     pub fn for_tiling(ring: &Ring, tiling: &Tiling, vectors: usize) -> Self {
         let sliced = tiling.is_sliced(ring.n()).then_some(*tiling);
-        let data = vec![0; Self::bytes_for(ring, tiling, vectors) / 8];
+        let data = Words::zeroed(Self::bytes_for(ring, tiling, vectors) / 8);
         Self { ring: ring.clone(), vectors, blocks: tiling.blocks(), sliced, data }
     }
 

@@ -44,9 +44,9 @@ impl Receiving {
     ///
     /// # Errors
     /// What is wrong with it: the job is malformed then.
-    pub(super) fn part(&mut self, ring: &Ring, part: &JobPart, scratch: &mut Vec<u64>) -> Result<(), String> {
+    pub(super) fn part(&mut self, ring: &Ring, part: &JobPart) -> Result<(), String> {
         let started = Instant::now();
-        let (vectors, blocks, n) = (self.inputs.vectors(), self.inputs.blocks(), ring.n());
+        let (vectors, blocks) = (self.inputs.vectors(), self.inputs.blocks());
         let (vector, first) = (part.vector as usize, part.first_block as usize);
         if vector >= vectors {
             return Err(format!("part for vector {vector}, the job has {vectors}"));
@@ -62,11 +62,7 @@ impl Receiving {
         if let Some(twice) = seen.iter().position(|&s| s) {
             return Err(format!("block {} of vector {vector} came twice", first + twice));
         }
-        scratch.resize(count * n, 0);
-        wire::decode(ring.params(), wire::Kind::Ntt, &part.blocks, scratch).map_err(|e| e.to_string())?;
-        for (k, residues) in scratch.chunks_exact_mut(n).enumerate() {
-            self.inputs.set_in_place(vector, first + k, residues);
-        }
+        self.inputs.set_from_wire(vector, first, count, &part.blocks).map_err(|e| e.to_string())?;
         seen.fill(true);
         self.missing -= count;
         self.unpacking += started.elapsed();

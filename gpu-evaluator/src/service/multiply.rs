@@ -34,8 +34,6 @@ pub(super) struct Jobs {
     jobs: HashMap<u64, Job>,
     /// Ids of failed jobs, oldest first.
     failed: VecDeque<u64>,
-    /// Residues between the message and the kernels' layout.
-    scratch: Vec<u64>,
 }
 
 enum Job {
@@ -66,7 +64,6 @@ impl Jobs {
             ended: Arc::new(Notify::new()),
             jobs: HashMap::new(),
             failed: VecDeque::new(),
-            scratch: Vec::new(),
             parts,
             answers,
         }
@@ -185,7 +182,7 @@ impl Jobs {
             None => Err(malformed(format!("a part of job {id} without its header"))),
             Some(Job::Running(_)) => Err(malformed(format!("job {id} is complete, one more part came"))),
             Some(Job::Receiving(receiving)) => {
-                receiving.part(&self.parts.ring, part, &mut self.scratch).map_err(malformed)?;
+                receiving.part(&self.parts.ring, part).map_err(malformed)?;
                 if receiving.complete() {
                     let running = Job::Running(Arc::clone(receiving.ticket()));
                     if let Some(Job::Receiving(receiving)) = self.jobs.insert(id, running) {

@@ -97,6 +97,13 @@ impl Daemon {
         self.log.lock().expect("log").clone()
     }
 
+    /// Its resident memory in bytes.
+    pub(crate) fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it lives");
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("the system tells");
+        line.trim_end_matches("kB").trim().parse::<u64>().expect("a number") << 10
+    }
+
     pub(crate) fn terminate(&self) {
         let done = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().expect("kill runs");
         assert!(done.success());

@@ -4,5 +4,6 @@ mod harness;
 mod jobs;
 mod leaving;
 mod matrices;
+mod memory;
 mod peer;
 mod start;
