@@ -61,7 +61,7 @@ fn measure(source: &str, progress: &Progress) -> Result<Vec<Measured>, Error> {
     let ring = Ring::new(params).map_err(|e| Error::Config(e.to_string()))?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let report = progress.callback();
-    let prompts: Vec<Vec<u32>> = fidelity::PROMPTS.iter().map(|p| float.tokenizer.encode(p)).collect();
+    let prompts = fidelity::questions(&float.tokenizer, float.chat.as_ref())?;
     let text = float.tokenizer.encode(fidelity::TEXT);
     let kinds = [
         ("its own", fidelity::write(&float.model, &float.linear, &prompts, fidelity::WRITTEN, &report)?),

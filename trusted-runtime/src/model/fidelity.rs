@@ -2,10 +2,10 @@
 //! Quantization is the only reason to differ, so this measures w8 or w16 against f32.
 //!
 //! Two kinds of text: one that was written for this measurement, and the one that the reference writes itself,
-//! greedily, after short prompts. The second is what a user reads; the first is harder, because at many of its
+//! greedily, in answer to questions. The second is what a user reads; the first is harder, because at many of its
 //! positions no token is clearly the best.
 
-use super::{KvCache, Model};
+use super::{ChatTemplate, KvCache, Model, Tokenizer};
 use crate::{
     Error,
     linear::{Call, Linear},
@@ -15,32 +15,32 @@ use serde::Serialize;
 /// A text written for this measurement; 779 tokens of SmolLM2.
 pub const TEXT: &str = include_str!("fidelity.txt");
 
-/// Beginnings for the reference to go on from.
-pub const PROMPTS: [&str; 21] = [
-    "The capital of France is",
-    "Water boils at",
-    "To make a cup of tea, first",
-    "The three laws of motion state that",
-    "Once upon a time, in a small village by the sea,",
-    "def fibonacci(n):",
-    "The main difference between a virus and a bacterium is",
-    "Dear Sir or Madam, I am writing to",
-    "In 1969, astronauts",
-    "The quick brown fox",
-    "A good way to learn a new language is",
-    "1, 2, 3, 4, 5, 6,",
-    "The largest planet in our solar system is",
-    "If it rains tomorrow, we will",
-    "Photosynthesis is the process by which",
-    "The recipe calls for two cups of flour,",
-    "Computers store numbers in binary, which means",
-    "The old clock on the wall",
-    "Shakespeare wrote many plays, including",
-    "To solve a quadratic equation, you",
-    "Every morning she walks to the station and",
+/// Questions for the reference to answer at some length.
+pub const QUESTIONS: [&str; 21] = [
+    "Explain how rain forms.",
+    "Write a short story about a lighthouse keeper.",
+    "What are the benefits of regular exercise?",
+    "Describe the city of Paris to a visitor.",
+    "How does a bicycle stay upright?",
+    "Give me a recipe for vegetable soup.",
+    "Why is the sky blue?",
+    "Write a Python function that reverses a string.",
+    "What is the difference between weather and climate?",
+    "Tell me about the life of a honeybee.",
+    "How do I prepare for a job interview?",
+    "Explain photosynthesis to a child.",
+    "Write a letter of apology to a friend.",
+    "What causes earthquakes?",
+    "List five habits of people who sleep well.",
+    "Explain what a database index does.",
+    "Describe how bread is baked.",
+    "What should I pack for a week in the mountains?",
+    "How does a vaccine protect the body?",
+    "Write a poem about the sea.",
+    "Explain compound interest with an example.",
 ];
 
-/// Tokens that the reference writes after each of [`PROMPTS`]: 672 positions in all.
+/// Tokens that the reference writes after each of [`QUESTIONS`]: 672 positions in all.
 pub const WRITTEN: usize = 32;
 
 /// Positions that share one pass.
@@ -79,6 +79,18 @@ pub fn read(
         passages.push(Passage { tokens: sequence.to_vec(), from: 0, logits });
     }
     Ok(passages)
+}
+
+/// [`QUESTIONS`] as token ids, in the model's chat template if it has one.
+///
+/// # Errors
+/// Those of [`ChatTemplate::render`].
+pub fn questions(tokenizer: &Tokenizer, chat: Option<&ChatTemplate>) -> Result<Vec<Vec<u32>>, Error> {
+    let ask = |question: &&str| match chat {
+        Some(chat) => Ok(tokenizer.encode(&chat.render(&[("user", question)])?)),
+        None => Ok(tokenizer.encode(question)),
+    };
+    QUESTIONS.iter().map(ask).collect()
 }
 
 /// Lets the reference write `count` tokens after each prompt, always its first choice.
