@@ -78,7 +78,7 @@ fn medians(samples: usize, cpu: bool, works: &mut [&mut dyn FnMut()]) -> Vec<(f6
 fn transforms(ring: &Ring) {
     const TIMES: usize = 1000;
     println!(
-        "\n{:>6} {:>22} {:>10} {:>10} {:>14}  us: median (best)",
+        "\n{:>6} {:>22} {:>10} {:>10} {:>14}  us: median (best); target 1 at N = 2048",
         "N", "forward", "inverse", "tfhe-ntt", "times faster"
     );
     for log_n in 11..=15 {
@@ -184,8 +184,8 @@ fn threaded(threads: usize, count: usize, unit: usize, work: impl Fn(std::ops::R
 fn products(ring: &Ring) {
     let map = span();
     println!(
-        "\nproduct, one vector: GB/s of pinned weights (8 B each), of the read bandwidth beside it (target 0.6); fallback \
-         time / pinned time (target 12)"
+        "\nproduct, one vector: GB/s of pinned weights (8 B each), of the read bandwidth beside it (target 0.8); fallback \
+         time / pinned time (target 2.5 at most)"
     );
     println!(
         "{:>16} {:>4} {:>7} {:>20} {:>20} {:>6} {:>10} {:>10}",
