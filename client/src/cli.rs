@@ -33,7 +33,7 @@ pub enum Command {
 pub enum ModelCommand {
     /// Fetch a model of the catalogue into the cache directory, SHA-256 checked
     Fetch(FetchArgs),
-    /// Show a model's shape, quantization and encryption plan
+    /// Show what a model file holds: architecture, sizes, tensors, tokenizer; with --fidelity, what quantization costs
     Inspect(InspectArgs),
 }
 
@@ -171,7 +171,7 @@ pub struct GenerateArgs {
     /// A GGUF file, a Hugging Face directory, or a name of the catalogue, served by daemons started here
     #[arg(long, value_name = "PATH|NAME")]
     pub model: Option<String>,
-    /// A shape with seeded random weights, for timing: gpt2-124m, qwen3-0.6b-shape, llama-1b
+    /// A shape with seeded random weights, for timing: gpt2-124m, qwen3-0.6b-shape, llama-135m, llama-1b, llama-tiny
     #[arg(long, value_name = "NAME")]
     pub synthetic: Option<String>,
     /// The prompt

@@ -3,12 +3,13 @@
 //! A daemon listens on a port of its own choice and writes it to a file; its standard error is read line by line
 //! so that an early death can be explained with its last words. Children run in their own process group (a
 //! Ctrl-C at the terminal reaches `bifrost` only, which then ends them in order) and are ended by process id:
-//! SIGTERM, a grace period, SIGKILL.
+//! SIGTERM, a grace period, SIGKILL. Their standard input is a pipe held open here, and they leave when it closes,
+//! so that they do not outlive a parent that was killed.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,8 +70,9 @@ impl Daemon {
             .args(args)
             .arg("--port-file")
             .arg(&port_file)
+            .arg("--exit-with-parent")
             .envs(envs)
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .process_group(0)
@@ -99,7 +101,7 @@ impl Daemon {
     /// Waits until the daemon has written its port.
     ///
     /// # Errors
-    /// [`Error::Daemon`] when it dies first, or is not there after `limit`; both with its last lines.
+    /// [`Error::Daemon`] when it dies first, or is not there after `limit`; both with its last line.
     pub async fn port(&mut self, limit: Duration) -> Result<u16, Error> {
         let deadline = Instant::now() + limit;
         let mut seen = None;
@@ -119,7 +121,8 @@ impl Daemon {
     }
 
     /// # Errors
-    /// [`Error::Daemon`] when the process has ended, with its status and its last lines.
+    /// [`Error::Daemon`] when the process has ended, with its status; its own error line follows when
+    /// it ended by itself.
     pub fn check(&mut self) -> Result<(), Error> {
         match self.exited()? {
             None => Ok(()),
@@ -128,7 +131,12 @@ impl Daemon {
                 if let Some(reader) = self.reader.take() {
                     let _ = reader.join();
                 }
-                Err(self.explain(&format!("ended early ({status})")))
+                let what = format!("ended early ({status})");
+                // Whoever was killed had nothing to say about it.
+                if status.signal().is_some() {
+                    return Err(Error::Daemon { name: self.name.clone(), reason: what });
+                }
+                Err(self.explain(&what))
             }
         }
     }
@@ -205,10 +213,10 @@ impl Daemon {
         if let Some(own) = own {
             return Error::Daemon { name: self.name.clone(), reason: format!("{what}: {own}") };
         }
-        let reason = match lines.iter().rev().find(|line| !line.trim().is_empty()) {
+        let logged = lines.iter().rev().find(|line| line.contains(" ERROR "));
+        let reason = match logged.or_else(|| lines.iter().rev().find(|line| !line.trim().is_empty())) {
             None => format!("{what} and said nothing"),
-            Some(last) if lines.len() == 1 => format!("{what}: {last}"),
-            Some(_) => format!("{what}; its last lines:\n  {}", lines.join("\n  ")),
+            Some(last) => format!("{what}: {last}"),
         };
         Error::Daemon { name: self.name.clone(), reason }
     }
@@ -283,6 +291,14 @@ mod tests {
         let mut daemon = shell(dir.path(), "echo TIME INFO reading >&2; echo sh: magic is 23 >&2; exit 1");
         let error = daemon.port(Duration::from_secs(20)).await.unwrap_err().to_string();
         assert_eq!(error, "sh ended early (exit status: 1): magic is 23");
+    }
+
+    #[tokio::test]
+    async fn death_by_a_signal_is_all_that_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut daemon = shell(dir.path(), "echo TIME INFO reading >&2; kill -9 $$");
+        let error = daemon.port(Duration::from_secs(20)).await.unwrap_err().to_string();
+        assert_eq!(error, "sh ended early (signal: 9 (SIGKILL))");
     }
 
     #[tokio::test]

@@ -21,6 +21,9 @@ use crate::{Error, model};
 /// Whatever keeps the daemons from starting or answering.
 pub async fn run(args: &DemoArgs, progress: &Arc<Progress>, stop: &Stop) -> Result<ExitCode, Error> {
     // Cheap refusals come before a download.
+    if args.prompt.is_empty() {
+        return Err(Error::Usage("the prompt is empty".into()));
+    }
     installed()?;
     let setup = Setup {
         model: model::resolve_async(&args.model, progress, stop).await?,
@@ -29,6 +32,7 @@ pub async fn run(args: &DemoArgs, progress: &Arc<Progress>, stop: &Stop) -> Resu
     };
     let begin = Instant::now();
     let mut deployment = Deployment::start(&setup, progress).await?;
+    let connection = deployment.connection().clone();
     announce(&deployment, args.protocol, begin, progress);
 
     let mut ask = request(&args.prompt, deployment.description(), false);
@@ -38,16 +42,16 @@ pub async fn run(args: &DemoArgs, progress: &Arc<Progress>, stop: &Stop) -> Resu
         print(&format!("\n> {}\n\n", args.prompt))?;
     }
     progress.busy("the prompt on its way through the layers");
-    let answer = deployment.connection().generate(ask.clone(), |text| echo(text, args.json, progress)).await;
+    let answer = deployment.watch(connection.generate(ask.clone(), |text| echo(text, args.json, progress))).await;
     progress.idle();
-    let answer = answer.map_err(|error| deployment.explain(error))?;
     if !args.json {
-        print("\n\n")?;
+        print(if answer.is_ok() { "\n\n" } else { "\n" })?;
     }
+    let answer = answer?;
 
     progress.busy("the same prompt on the local path, for comparison");
     ask.set_protocol(v1::Protocol::Local);
-    let local = deployment.connection().generate(ask, |_| {}).await.map_err(|error| deployment.explain(error))?;
+    let local = deployment.watch(connection.generate(ask, |_| {})).await?;
     progress.idle();
 
     let difference = first_difference(&answer, &local);

@@ -31,6 +31,8 @@ const COMPLAINT_GRACE: Duration = Duration::from_secs(2);
 /// How the runtime's complaint about the evaluator begins; its `reason` field says why.
 const EVALUATOR_DOWN: &str = "evaluator connection is down";
 const POLL: Duration = Duration::from_millis(50);
+/// Time between a broken connection and the sight of the death behind it.
+const DEATH_GRACE: Duration = Duration::from_millis(200);
 
 /// The daemon `name`, which lies beside this executable.
 ///
@@ -79,7 +81,7 @@ impl Deployment {
     /// Starts the daemons and waits until the model is loaded and, for `Direct`, resident on the evaluator.
     ///
     /// # Errors
-    /// A missing program, a daemon that ends early or does not get ready; each with its last lines.
+    /// A missing program, a daemon that ends early or does not get ready; each with its last line.
     pub async fn start(setup: &Setup, progress: &Arc<Progress>) -> Result<Self, Error> {
         let (evaluator_program, runtime_program) = (program(EVALUATOR)?, program(RUNTIME)?);
         let certificates = Certificates::issue()?;
@@ -131,10 +133,34 @@ impl Deployment {
         &self.description
     }
 
-    /// Replaces an error of a request by a daemon's early death when that is what caused it.
-    #[must_use]
-    pub fn explain(&mut self, error: Error) -> Error {
-        self.runtime.check().and_then(|()| self.evaluator.as_mut().map_or(Ok(()), Daemon::check)).err().unwrap_or(error)
+    /// Runs `request` beside the daemons and ends with the death of one as soon as that is noticed.
+    ///
+    /// # Errors
+    /// [`Error::Daemon`] for a daemon that ended, else the request's own.
+    pub async fn watch<T>(&mut self, request: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let error = tokio::select! {
+            outcome = request => match outcome {
+                Err(error @ Error::Runtime(_)) => error,
+                outcome => return outcome,
+            },
+            error = self.death() => return Err(error),
+        };
+        // A dying runtime closes its connections a moment before it is seen to have died.
+        match tokio::time::timeout(DEATH_GRACE, self.death()).await {
+            Ok(death) => Err(death),
+            Err(_) => Err(error),
+        }
+    }
+
+    /// Ends when a daemon does.
+    async fn death(&mut self) -> Error {
+        loop {
+            let evaluator = self.evaluator.as_mut().map_or(Ok(()), Daemon::check);
+            if let Err(error) = evaluator.and_then(|()| self.runtime.check()) {
+                return error;
+            }
+            tokio::time::sleep(POLL).await;
+        }
     }
 }
 

@@ -62,10 +62,9 @@ impl Error {
 
 impl From<tonic::Status> for Error {
     fn from(status: tonic::Status) -> Self {
-        let code = format!("{:?}", status.code()).to_lowercase();
         match status.message() {
-            "" => Self::Runtime(format!("the runtime answered {code}")),
-            message => Self::Runtime(format!("the runtime answered {code}: {message}")),
+            "" => Self::Runtime(format!("the runtime answered {:?} without a reason", status.code())),
+            message => Self::Runtime(message.to_owned()),
         }
     }
 }

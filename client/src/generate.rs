@@ -28,6 +28,9 @@ const SYNTHETIC_PROMPT: &str = "The capital of France is";
 /// An unreadable or oversized prompt, whatever keeps the daemons from starting, the runtime's refusals.
 pub async fn run(args: &GenerateArgs, progress: &Arc<Progress>, stop: &Stop) -> Result<ExitCode, Error> {
     let address = address(args)?;
+    if let Some(shape) = &args.synthetic {
+        model::synthetic(shape)?;
+    }
     if address.is_none() {
         installed()?;
     }
@@ -46,17 +49,21 @@ pub async fn run(args: &GenerateArgs, progress: &Arc<Progress>, stop: &Stop) -> 
             parts
         }
     };
-    let explain = |error| match &mut deployment {
-        Some(deployment) => deployment.explain(error),
-        None => error,
+    let asked = ask(args, &prompt, &connection, &description, progress);
+    let answer = match &mut deployment {
+        Some(deployment) => deployment.watch(asked).await,
+        None => asked.await,
     };
-    let answer = ask(args, &prompt, &connection, &description, progress).await.map_err(explain)?;
+    progress.idle();
+    if !args.json {
+        print("\n")?;
+    }
+    let answer = answer?;
     let timing = answer.timing;
     let report = Report::new(answer, &description, None);
     if args.json {
         print(&format!("{}\n", report.to_json()))?;
     } else {
-        print("\n")?;
         progress.say(&report.to_table(&timing, &description, None));
     }
     Ok(ExitCode::SUCCESS)
@@ -93,9 +100,7 @@ async fn ask(
         request.set_protocol(protocol.into());
     }
     progress.busy("the prompt on its way through the layers");
-    let answer = connection.generate(request, |text| echo(text, args.json, progress)).await;
-    progress.idle();
-    answer
+    connection.generate(request, |text| echo(text, args.json, progress)).await
 }
 
 /// The running runtime that was named, if one was.

@@ -17,6 +17,20 @@ use fetch::{Outcome, Sources};
 /// Sources that name a shape with seeded random weights instead of a file.
 pub const SYNTHETIC: &str = "synthetic:";
 
+/// The shapes that `trusted-runtime` has.
+pub const SHAPES: [&str; 5] = ["gpt2-124m", "qwen3-0.6b-shape", "llama-135m", "llama-1b", "llama-tiny"];
+
+/// Checks that there is such a shape.
+///
+/// # Errors
+/// [`Error::Usage`] with the known names.
+pub fn synthetic(shape: &str) -> Result<(), Error> {
+    if SHAPES.contains(&shape) {
+        return Ok(());
+    }
+    Err(Error::Usage(format!("no synthetic shape `{shape}` (known: {})", SHAPES.join(", "))))
+}
+
 /// The model that `demo` and `generate` use when none is named.
 pub const DEFAULT: &str = "smollm2-135m";
 
@@ -68,7 +82,7 @@ pub fn entry(name: &str) -> Result<&'static Entry, Error> {
 /// (fetched first when absent), `synthetic:NAME` stays, a path is made absolute.
 ///
 /// # Errors
-/// [`Error::Usage`] when it is none of these; what fetching can say.
+/// [`Error::Usage`] when it is none of these, or no known shape; what fetching can say.
 pub fn resolve(model: &str, progress: &Progress, stop: &Stop) -> Result<String, Error> {
     if let Some(entry) = CATALOGUE.iter().find(|entry| entry.name == model) {
         let outcome = fetch::fetch(entry, &cache_dir()?, &Sources::from_env(), false, progress, stop)?;
@@ -77,7 +91,8 @@ pub fn resolve(model: &str, progress: &Progress, stop: &Stop) -> Result<String, 
         }
         return Ok(outcome.path().display().to_string());
     }
-    if model.starts_with(SYNTHETIC) {
+    if let Some(shape) = model.strip_prefix(SYNTHETIC) {
+        synthetic(shape)?;
         return Ok(model.to_owned());
     }
     match Path::new(model).canonicalize() {

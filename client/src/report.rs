@@ -29,66 +29,66 @@ pub struct Report {
     pub weights: String,
     /// Time to first token.
     pub ttft_ms: f64,
-    /// One decode step.
-    pub decode_ms_per_token: f64,
-    /// One decode step on the local path; null when it was not run.
+    /// One decode step; null, like its parts, when the answer is one token and there was no such step.
+    pub decode_ms_per_token: Option<f64>,
+    /// One decode step on the local path; null when it was not run or had none.
     pub local_ms_per_token: Option<f64>,
     /// Where a decode step's time went.
     pub breakdown: Breakdown,
     /// Between runtime and evaluator.
     pub bytes_per_token: BytesPerToken,
-    /// Null when none took part.
-    pub evaluator: Option<Evaluator>,
-    /// Null when nothing was encrypted.
-    pub params: Option<Params>,
+    /// All null when none took part.
+    pub evaluator: Evaluator,
+    /// All null when nothing was encrypted.
+    pub params: Params,
 }
 
 /// Parts of [`Report::decode_ms_per_token`].
 #[derive(Serialize)]
 pub struct Breakdown {
     /// Encryption and decryption in the runtime.
-    pub enclave_crypto_ms: f64,
+    pub enclave_crypto_ms: Option<f64>,
     /// Everything else in the runtime.
-    pub enclave_other_ms: f64,
+    pub enclave_other_ms: Option<f64>,
     /// The evaluator's own time.
-    pub evaluator_ms: f64,
+    pub evaluator_ms: Option<f64>,
     /// Waiting for neither.
-    pub wire_ms: f64,
+    pub wire_ms: Option<f64>,
 }
 
 /// Traffic of one decode step.
 #[derive(Serialize)]
 pub struct BytesPerToken {
     /// Runtime to evaluator.
-    pub up: u64,
+    pub up: Option<u64>,
     /// Evaluator to runtime.
-    pub down: u64,
+    pub down: Option<u64>,
 }
 
 /// The evaluator that took part.
-#[derive(Serialize)]
+#[derive(Serialize, Default)]
 pub struct Evaluator {
     /// "cpu" or "cuda".
-    pub backend: String,
+    pub backend: Option<String>,
     /// Instruction set of the kernels.
-    pub isa: String,
+    pub isa: Option<String>,
     /// Memory it holds per weight.
-    pub bytes_per_weight: f64,
+    pub bytes_per_weight: Option<f64>,
     /// Matrices in NTT form.
-    pub pinned_layers: u32,
+    pub pinned_layers: Option<u32>,
     /// Matrices encoded on the fly.
-    pub fallback_layers: u32,
+    pub fallback_layers: Option<u32>,
 }
 
 /// The ring parameters.
-#[derive(Serialize)]
+#[derive(Serialize, Default)]
 pub struct Params {
     /// Ring degree.
-    pub n: u32,
+    pub n: Option<u32>,
     /// Bits of the modulus.
-    pub log2_q: f64,
+    pub log2_q: Option<f64>,
     /// Classical security.
-    pub security_bits: u32,
+    pub security_bits: Option<u32>,
 }
 
 impl Report {
@@ -98,20 +98,33 @@ impl Report {
         let timing = completion.timing;
         let encrypted = completion.protocol == v1::Protocol::Direct;
         let evaluator = model.evaluator.as_ref().filter(|_| encrypted).map(|evaluator| Evaluator {
-            backend: evaluator.backend.clone(),
-            isa: evaluator.isa.clone(),
-            bytes_per_weight: evaluator.bytes_per_weight,
-            pinned_layers: evaluator.pinned_layers,
-            fallback_layers: evaluator.fallback_layers,
+            backend: Some(evaluator.backend.clone()),
+            isa: Some(evaluator.isa.clone()),
+            bytes_per_weight: Some(evaluator.bytes_per_weight),
+            pinned_layers: Some(evaluator.pinned_layers),
+            fallback_layers: Some(evaluator.fallback_layers),
         });
         let params = model.ring.as_ref().filter(|_| encrypted).map(|ring| Params {
-            n: ring.n,
-            log2_q: ring.log2_q,
-            security_bits: ring.security_bits,
+            n: Some(ring.n),
+            log2_q: Some(ring.log2_q),
+            security_bits: Some(ring.security_bits),
         });
+        let step = |ms| per_step(&completion, ms);
+        let bytes = |count| per_step(&completion, count);
         Self {
+            decode_ms_per_token: step(timing.decode_ms_per_token),
+            breakdown: Breakdown {
+                enclave_crypto_ms: step(timing.enclave_crypto_ms),
+                enclave_other_ms: step(timing.enclave_other_ms),
+                evaluator_ms: step(timing.evaluator_ms),
+                wire_ms: step(timing.wire_ms),
+            },
+            bytes_per_token: BytesPerToken {
+                up: bytes(timing.bytes_up_per_token),
+                down: bytes(timing.bytes_down_per_token),
+            },
             identical_to_local: local.map(|local| local.token_ids == completion.token_ids),
-            local_ms_per_token: local.map(|local| local.timing.decode_ms_per_token),
+            local_ms_per_token: local.and_then(|local| per_step(local, local.timing.decode_ms_per_token)),
             text: completion.text,
             prompt_tokens: completion.prompt_tokens,
             token_ids: completion.token_ids,
@@ -119,16 +132,8 @@ impl Report {
             protocol: if encrypted { "direct" } else { "local" },
             weights: model.weights.clone(),
             ttft_ms: timing.ttft_ms,
-            decode_ms_per_token: timing.decode_ms_per_token,
-            breakdown: Breakdown {
-                enclave_crypto_ms: timing.enclave_crypto_ms,
-                enclave_other_ms: timing.enclave_other_ms,
-                evaluator_ms: timing.evaluator_ms,
-                wire_ms: timing.wire_ms,
-            },
-            bytes_per_token: BytesPerToken { up: timing.bytes_up_per_token, down: timing.bytes_down_per_token },
-            evaluator,
-            params,
+            evaluator: evaluator.unwrap_or_default(),
+            params: params.unwrap_or_default(),
         }
     }
 
@@ -157,13 +162,15 @@ impl Report {
             let (ours, local) = ms_of(*pick);
             row(label, ours, local, both);
         }
-        if let Some(local_ms) = self.local_ms_per_token.filter(|ms| *ms > 0.0 && self.decode_ms_per_token > 0.0) {
-            row("ratio to local", format!("{:.1} x", self.decode_ms_per_token / local_ms), Some("1 x".into()), both);
+        if let (Some(ms), Some(local_ms @ f64::MIN_POSITIVE..)) = (self.decode_ms_per_token, self.local_ms_per_token) {
+            row("ratio to local", format!("{:.1} x", ms / local_ms), Some("1 x".into()), both);
         }
-        if let Some(evaluator) = &self.evaluator {
-            let BytesPerToken { up, down } = self.bytes_per_token;
-            row("bytes per token, up", grouped(up), Some("0".into()), both);
-            row("bytes per token, down", grouped(down), Some("0".into()), both);
+        let encrypted = self.protocol == "direct";
+        if let Some(evaluator) = model.evaluator.as_ref().filter(|_| encrypted) {
+            if let BytesPerToken { up: Some(up), down: Some(down) } = self.bytes_per_token {
+                row("bytes per token, up", grouped(up), Some("0".into()), both);
+                row("bytes per token, down", grouped(down), Some("0".into()), both);
+            }
             row("round trips per token", format!("{:.0}", timing.round_trips_per_token), Some("0".into()), both);
             row("evaluator bytes per weight", format!("{:.2}", evaluator.bytes_per_weight), None, both);
             let residency = format!("{} pinned, {} fallback", evaluator.pinned_layers, evaluator.fallback_layers);
@@ -171,7 +178,7 @@ impl Report {
             row("evaluator", format!("{}, {}", evaluator.backend, evaluator.isa), None, both);
         }
         row("enclave", format!("{}, {} threads", model.isa, model.threads), Some(model.isa.clone()), both);
-        if let Some(params) = &self.params {
+        if let Some(params) = model.ring.as_ref().filter(|_| encrypted) {
             let ring = format!("N = {}, log2 q = {:.1}", params.n, params.log2_q);
             row("ring", ring, None, both);
             row("security", format!("{}-bit", params.security_bits), None, both);
@@ -189,6 +196,11 @@ impl Report {
         }
         table.to_string()
     }
+}
+
+/// A figure of the median decode step; nothing when one token left no such step.
+fn per_step<T>(completion: &Completion, figure: T) -> Option<T> {
+    (completion.token_ids.len() > 1).then_some(figure)
 }
 
 /// A label and the figure of a [`v1::Timing`] it shows.
@@ -297,7 +309,7 @@ mod tests {
         let local = completion(v1::Protocol::Local, vec![1, 3]);
         let report = Report::new(completion(v1::Protocol::Local, vec![1, 2]), &description(), Some(&local));
         assert_eq!(report.identical_to_local, Some(false));
-        assert!(report.evaluator.is_none() && report.params.is_none());
+        assert!(report.evaluator.backend.is_none() && report.params.n.is_none());
     }
 
     #[test]

@@ -105,6 +105,9 @@ fn arguments_out_of_range_are_refused() {
 #[test]
 fn unknown_models_are_refused_by_name() {
     let cache = temp();
+    for args in [["generate", "--synthetic", "gpt9"], ["model", "inspect", "synthetic:gpt9"]] {
+        refuses(&mut bifrost(cache.path(), &args), 64, &[&["gpt9"], &client::model::SHAPES[..]].concat());
+    }
     let refusal = ["no model `smollm9`", "smollm2-135m"];
     refuses(&mut bifrost(cache.path(), &["model", "fetch", "smollm9"]), 64, &refusal);
     for command in [["model", "inspect", "smollm9"].as_slice(), &["model", "inspect", "./no/such.gguf", "--json"]] {
@@ -163,6 +166,7 @@ fn bad_prompts_are_refused() {
     let dir = temp();
     let endpoint = ["--endpoint", "https://127.0.0.1:1", "--ca", "/x", "--cert", "/x", "--key", "/x"];
     let with = |more: &[&str]| bifrost(dir.path(), &[&["generate"], &endpoint[..], more].concat());
+    refuses(&mut bifrost(dir.path(), &["demo", "--prompt", ""]), 64, &["the prompt is empty"]);
     refuses(&mut with(&[]), 64, &["the prompt is empty"]);
     refuses(&mut with(&["--prompt", ""]), 64, &["the prompt is empty"]);
     refuses(&mut with(&["--prompt-file", "/no/prompt"]), 1, &["/no/prompt", "No such file"]);

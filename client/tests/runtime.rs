@@ -153,7 +153,7 @@ async fn refusals_and_broken_streams_are_one_line() {
     let untimed = || vec![event(Event::Finished(v1::Finished { reason: 1, ..Default::default() }))];
     let empty = || vec![Ok(v1::GenerateEvent { event: None })];
     let cases: [Case; 4] = [
-        (refuse, "the runtime answered invalidargument: prompt is 9 tokens, the context is 8"),
+        (refuse, "bifrost: prompt is 9 tokens, the context is 8"),
         (cut, "before the finish"),
         (untimed, "a finish without timing"),
         (empty, "an event of an unknown kind"),

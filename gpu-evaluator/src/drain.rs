@@ -3,7 +3,7 @@
 use crate::Error;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    sync::watch,
+    sync::{oneshot, watch},
 };
 
 /// Raises the flag.
@@ -39,18 +39,24 @@ impl Draining {
     }
 }
 
-/// SIGTERM and SIGINT, watched from construction on: neither ends the process any more by itself.
+/// SIGTERM, SIGINT and, on demand, the end of standard input, watched from construction on: no signal ends the
+/// process any more by itself.
 pub struct Signals {
     term: Signal,
     int: Signal,
+    parent: Option<oneshot::Receiver<()>>,
 }
 
 impl Signals {
     /// # Errors
     /// [`Error::Platform`] if signals cannot be watched.
-    pub fn watch() -> Result<Self, Error> {
+    pub fn watch(exit_with_parent: bool) -> Result<Self, Error> {
         let watch = |kind| signal(kind).map_err(|e| Error::Platform(format!("signal handler: {e}")));
-        Ok(Self { term: watch(SignalKind::terminate())?, int: watch(SignalKind::interrupt())? })
+        Ok(Self {
+            term: watch(SignalKind::terminate())?,
+            int: watch(SignalKind::interrupt())?,
+            parent: exit_with_parent.then(parent),
+        })
     }
 
     /// Returns the name of the next one.
@@ -58,6 +64,29 @@ impl Signals {
         tokio::select! {
             _ = self.term.recv() => "SIGTERM",
             _ = self.int.recv() => "SIGINT",
+            () = gone(&mut self.parent) => "the parent has gone",
         }
+    }
+}
+
+/// Reads standard input to its end on a thread of its own, which does not hold up the process's.
+fn parent() -> oneshot::Receiver<()> {
+    let (gone, seen) = oneshot::channel();
+    std::thread::spawn(move || {
+        // An input that cannot be read has ended, too.
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        let _ = gone.send(());
+    });
+    seen
+}
+
+/// Returns once when the parent has gone.
+async fn gone(parent: &mut Option<oneshot::Receiver<()>>) {
+    match parent {
+        Some(seen) => {
+            let _ = seen.await;
+            *parent = None;
+        }
+        None => std::future::pending().await,
     }
 }

@@ -51,6 +51,9 @@ struct Flags {
     /// No TLS and no authentication; loopback only
     #[arg(long)]
     danger_plaintext: bool,
+    /// Drains and leaves when standard input ends, as it does when the process that started this one has gone
+    #[arg(long)]
+    exit_with_parent: bool,
     /// Prints every setting with its default and explanation, and exits
     #[arg(long)]
     print_config: bool,
@@ -102,10 +105,12 @@ fn run(flags: Flags) -> Result<(), Error> {
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log)
         .map_err(|e| Error::Config(format!("log is {:?}: {e}", config.log)))?;
     let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
+    // A log that nobody reads any more is no reason to die.
+    log.log_internal_errors(false).init();
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|e| Error::Platform(format!("runtime: {e}")))?
-        .block_on(server::run(config, flags.port_file.as_deref()))
+        .block_on(server::run(config, flags.port_file.as_deref(), flags.exit_with_parent))
 }

@@ -27,12 +27,13 @@ const MAX_FRAME: u32 = 1 << 20;
 /// A peer that does not answer a ping within this time is gone, and its jobs with it.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
-/// Runs until SIGTERM or SIGINT and then drains. `port_file` receives the port that was bound.
+/// Runs until SIGTERM or SIGINT (or, `exit_with_parent`, the end of standard input) and then drains. `port_file`
+/// receives the port that was bound.
 ///
 /// # Errors
 /// [`Error::Config`] for settings that cannot be used, [`Error::Platform`] for ports, files and threads.
-pub async fn run(config: Config, port_file: Option<&Path>) -> Result<(), Error> {
-    let mut signals = Signals::watch()?;
+pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: bool) -> Result<(), Error> {
+    let mut signals = Signals::watch(exit_with_parent)?;
     let params = params::DEFAULT.check().map_err(|e| Error::Bug(e.to_string()))?;
     let ring = Ring::new(params).map_err(|e| Error::Config(e.to_string()))?;
     let backend = Backend::choose(config.backend)?;

@@ -3,9 +3,15 @@
 use e2e::{
     binaries,
     fixtures::{self, tiny},
+    stage::LIMIT,
 };
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::Read,
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 /// The keys that `--json` promises, nested ones with a dot.
 const KEYS: [&str; 24] = [
@@ -77,6 +83,89 @@ fn json_has_the_promised_keys_and_the_tokens_are_identical() {
 }
 
 #[test]
+fn keys_stay_and_values_are_null_where_nothing_is_known() {
+    let model = tiny("gpt2");
+    let path = model.path.to_string_lossy();
+    let args = ["demo", "--json", "--model", &path, "--prompt", &model.prompts[0].text, "--max-tokens"];
+    let promised: BTreeSet<_> = KEYS.iter().map(|k| (*k).to_owned()).collect();
+    let local = object(&[&args[..], &["4", "--protocol", "local"]].concat());
+    assert_eq!(keys(&local, ""), promised);
+    for at in KEYS.iter().filter(|k| k.starts_with("evaluator.") || k.starts_with("params.")) {
+        assert!(local.pointer(&format!("/{}", at.replace('.', "/"))).is_some_and(Value::is_null), "{at}: {local}");
+    }
+    assert!(local["decode_ms_per_token"].as_f64().is_some_and(|ms| ms > 0.0), "{local}");
+    let one = object(&[&args[..], &["1"]].concat());
+    assert_eq!(keys(&one, ""), promised);
+    for at in KEYS.iter().filter(|k| k.contains("per_token") || k.starts_with("breakdown.")) {
+        assert!(one.pointer(&format!("/{}", at.replace('.', "/"))).is_some_and(Value::is_null), "{at}: {one}");
+    }
+    assert!(one["ttft_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{one}");
+}
+
+/// The children of `parent` that still run, by name.
+fn children(parent: u32) -> BTreeMap<String, u32> {
+    let processes = std::fs::read_dir("/proc").expect("/proc").filter_map(Result::ok);
+    let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.filter_map(|id: u32| {
+        let (name, _, of) = process(id)?;
+        (of == parent).then_some((name, id))
+    })
+    .collect()
+}
+
+/// Name, state and parent of a process, from `/proc/ID/stat` (proc_pid_stat(5)).
+fn process(id: u32) -> Option<(String, char, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let (head, tail) = stat.rsplit_once(") ")?;
+    let mut fields = tail.split(' ');
+    let state = fields.next()?.chars().next()?;
+    Some((head.split_once('(')?.1.to_owned(), state, fields.next()?.parse().ok()?))
+}
+
+/// `bifrost generate` in the midst of its answer, and its daemons.
+fn answering() -> (std::process::Child, BTreeMap<String, u32>) {
+    let mut command = binaries::command("bifrost");
+    command.args(["generate", "--synthetic", "llama-tiny", "--max-tokens", "200"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("bifrost starts");
+    let mut first = [0];
+    child.stdout.as_mut().expect("piped").read_exact(&mut first).expect("a first piece of text");
+    let daemons = children(child.id());
+    assert!(daemons.keys().eq(["gpu-evaluator", "trusted-runtime"]), "{daemons:?}");
+    (child, daemons)
+}
+
+fn kill(id: u32) {
+    let killed = std::process::Command::new("kill").args(["-9", &id.to_string()]).status();
+    assert!(killed.expect("kill runs").success());
+}
+
+#[test]
+fn an_evaluator_that_is_killed_ends_the_answer_with_one_line() {
+    let (child, daemons) = answering();
+    kill(daemons["gpu-evaluator"]);
+    let out = child.wait_with_output().expect("an end");
+    let log = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{log}");
+    assert_eq!(log.lines().last(), Some("bifrost: gpu-evaluator ended early (signal: 9 (SIGKILL))"), "{log}");
+    assert_eq!(log.lines().filter(|line| line.starts_with("bifrost: ")).count(), 1, "{log}");
+    assert!(out.stdout.ends_with(b"\n"), "the line of the answer is not finished");
+}
+
+#[test]
+fn daemons_do_not_outlive_a_bifrost_that_is_killed() {
+    let (mut child, daemons) = answering();
+    kill(child.id());
+    child.wait().expect("an end");
+    let deadline = Instant::now() + LIMIT;
+    for (name, id) in daemons {
+        while process(id).is_some_and(|(now, state, _)| now == name && state != 'Z') {
+            assert!(Instant::now() < deadline, "{name} outlives bifrost");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
 fn people_are_told_whether_the_tokens_are_identical() {
     let model = tiny("llama");
     let path = model.path.to_string_lossy();
@@ -140,8 +229,7 @@ fn generate_and_inspect_work_on_a_file() {
 
 #[test]
 fn smollm2_names_the_capital() {
-    if let Err(reason) = fixtures::smollm2() {
-        println!("skipped: SmolLM2 cannot be had here: {reason}");
+    if fixtures::smollm2().is_none() {
         return;
     }
     let found = object(&["demo", "--json", "--max-tokens", "7"]);

@@ -147,24 +147,25 @@ async fn both_daemons_refuse_strangers_and_leave_when_asked() -> anyhow::Result<
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn smollm2_gives_the_same_tokens_encrypted() -> anyhow::Result<()> {
-    let model = match fixtures::smollm2() {
-        Ok(model) => model,
-        Err(reason) => {
-            println!("skipped: SmolLM2 cannot be had here: {reason}");
-            return Ok(());
-        }
-    };
-    for (residency, bytes_per_weight, prompts, tokens) in [("pinned", 9.0, 3, 4), ("fallback", 1.3, 1, 2)] {
+    let Some(model) = fixtures::smollm2() else { return Ok(()) };
+    // Residency, bytes per weight at most, weights, threads, prompts, tokens; w16 holds two planes.
+    for (residency, bytes_per_weight, weights, threads, prompts, tokens) in
+        [("pinned", 9.0, "w8", "2", 3, 4), ("fallback", 1.3, "w8", "1", 1, 2), ("pinned", 18.0, "w16", "2", 1, 2)]
+    {
         let stage = Stage::new()?;
-        let evaluator = stage.evaluator(0, &[]).await?;
-        let enclave =
-            stage.enclave(&model.path.to_string_lossy(), Some(evaluator.port), &["--residency", residency]).await?;
+        let evaluator = stage.evaluator(0, &["--threads", threads]).await?;
+        let flags = ["--residency", residency, "--weights", weights, "--threads", threads];
+        let enclave = stage.enclave(&model.path.to_string_lossy(), Some(evaluator.port), &flags).await?;
         let info = enclave.connected().await?;
-        assert!(info.bytes_per_weight <= bytes_per_weight, "{residency}: {} bytes per weight", info.bytes_per_weight);
+        assert!(
+            info.bytes_per_weight <= bytes_per_weight,
+            "{residency} {weights}: {} bytes per weight",
+            info.bytes_per_weight
+        );
         for prompt in &model.prompts[..prompts] {
             let local = enclave.generate(greedy(prompt, tokens, Protocol::Local)).await?;
             let direct = enclave.generate(greedy(prompt, tokens, Protocol::Direct)).await?;
-            assert_eq!(direct.token_ids, local.token_ids, "{residency}");
+            assert_eq!(direct.token_ids, local.token_ids, "{residency} {weights}, {threads} threads");
         }
     }
     Ok(())

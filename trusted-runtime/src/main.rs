@@ -49,6 +49,9 @@ struct Flags {
     /// port_file
     #[arg(long, value_name = "FILE")]
     port_file: Option<String>,
+    /// Drain and leave when standard input ends, as it does when the process that started this one has gone.
+    #[arg(long)]
+    exit_with_parent: bool,
     /// metrics_listen
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<String>,
@@ -160,6 +163,8 @@ fn main() -> ExitCode {
         .with_ansi(ansi)
         .with_writer(std::io::stderr)
         .with_target(false)
+        // A log that nobody reads any more is no reason to die.
+        .log_internal_errors(false)
         .init();
     let outcome = match cli.command {
         Some(Command::Inspect { source, fidelity, json }) => inspect::run(&source, fidelity, json),
@@ -201,7 +206,7 @@ fn run(flags: &Flags) -> Result<(), Error> {
         .enable_all()
         .build()
         .map_err(|e| Error::Platform(format!("threads for the network: {e}")))?;
-    let outcome = runtime.block_on(serve::serve(&config));
+    let outcome = runtime.block_on(serve::serve(&config, flags.exit_with_parent));
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     outcome
 }

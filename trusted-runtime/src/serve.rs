@@ -33,11 +33,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Server, server::TcpIncoming};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-/// Serves until SIGTERM or SIGINT.
+/// Serves until SIGTERM or SIGINT or, `exit_with_parent`, the end of standard input.
 ///
 /// # Errors
 /// [`Error::Config`], [`Error::Model`] or [`Error::Platform`] if the runtime cannot start.
-pub async fn serve(config: &Config) -> Result<(), Error> {
+pub async fn serve(config: &Config, exit_with_parent: bool) -> Result<(), Error> {
     let wanted = config::address("listen", &config.listen)?;
     let tls = tls::server(&config.tls, wanted)?;
     let evaluator = config.evaluator()?;
@@ -52,7 +52,7 @@ pub async fn serve(config: &Config) -> Result<(), Error> {
     tokio::spawn(metrics::upkeep(metrics.clone()));
 
     let (draining, abort) = (CancellationToken::new(), CancellationToken::new());
-    let stop = stop_signal()?;
+    let stop = stop_signal(exit_with_parent)?;
     let built = build(config, evaluator, &metrics, &draining, &abort);
     let served = tokio::select! {
         served = built => Arc::new(served?),
@@ -286,7 +286,7 @@ fn announce(config: &Config, address: SocketAddr, encrypted: bool) -> Result<(),
     written.map_err(|e| Error::Platform(format!("port_file {}: {e}", path.display())))
 }
 
-/// The signal that asked us to stop, once there was one.
+/// What asked us to stop, once something did.
 #[derive(Clone)]
 struct Stop(watch::Receiver<Option<&'static str>>);
 
@@ -297,11 +297,19 @@ impl Stop {
     }
 }
 
-fn stop_signal() -> Result<Stop, Error> {
+fn stop_signal(exit_with_parent: bool) -> Result<Stop, Error> {
     let fail = |e| Error::Platform(format!("signal handlers: {e}"));
     let mut term = signal(SignalKind::terminate()).map_err(fail)?;
     let mut int = signal(SignalKind::interrupt()).map_err(fail)?;
     let (tell, stop) = watch::channel(None);
+    if exit_with_parent {
+        let tell = tell.clone();
+        // A thread of its own, because nothing can end a read of standard input but the process's end.
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            let _ = tell.send(Some("the parent has gone"));
+        });
+    }
     tokio::spawn(async move {
         let name = tokio::select! {
             _ = term.recv() => "SIGTERM",
