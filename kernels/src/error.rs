@@ -15,7 +15,12 @@ pub enum Error {
     /// Memory that the system did not give.
     #[error("memory: {0}")]
     Memory(String),
-    /// An instruction set this machine does not have.
-    #[error("instruction set {0} is not available on this machine")]
-    Isa(&'static str),
+    /// `BIFROST_ISA` asks for an instruction set that is unknown or that this machine does not have.
+    #[error("BIFROST_ISA is {value:?}, expected one that this machine has: {available}")]
+    Isa {
+        /// What was asked for.
+        value: String,
+        /// What could be, separated by commas.
+        available: String,
+    },
 }

@@ -27,15 +27,21 @@ impl Isa {
     /// not yet been run on a processor that has it.
     ///
     /// # Errors
-    /// [`Error::Isa`] if `BIFROST_ISA` names one that this machine does not have.
+    /// [`Error::Isa`] if `BIFROST_ISA` names one that is unknown or that this machine does not have.
     pub fn detect() -> Result<Self, Error> {
-        match std::env::var("BIFROST_ISA").as_deref() {
-            Ok("scalar") => Ok(Self::SCALAR),
-            Ok("avx2") => Self::avx2().ok_or(Error::Isa("avx2")),
-            Ok("avx512") => Self::avx512().ok_or(Error::Isa("avx512")),
-            Ok(_) => Err(Error::Isa("named by BIFROST_ISA")),
-            Err(_) => Ok(Self::avx2().unwrap_or(Self::SCALAR)),
+        match std::env::var_os("BIFROST_ISA") {
+            Some(name) => Self::named(&name.to_string_lossy()),
+            None => Ok(Self::avx2().unwrap_or(Self::SCALAR)),
         }
+    }
+
+    /// The implementation of that name, if this machine has it.
+    fn named(name: &str) -> Result<Self, Error> {
+        let available = Self::available();
+        available.iter().copied().find(|isa| isa.name() == name).ok_or_else(|| Error::Isa {
+            value: name.into(),
+            available: available.iter().map(|isa| isa.name()).collect::<Vec<_>>().join(", "),
+        })
     }
 
     /// AVX2 and FMA, if this machine has them.
@@ -70,6 +76,25 @@ impl Isa {
             Kind::Scalar => "scalar",
             Kind::Avx2 => "avx2",
             Kind::Avx512 => "avx512",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_or_refused_with_what_there_is() {
+        for isa in Isa::available() {
+            assert_eq!(Isa::named(isa.name()).unwrap(), isa);
+        }
+        for bad in ["mmx", "", "AVX2"] {
+            let err = Isa::named(bad).expect_err("refused").to_string();
+            assert!(
+                err.starts_with(&format!("BIFROST_ISA is {bad:?}, expected one that this machine has: scalar")),
+                "{err}"
+            );
         }
     }
 }

@@ -358,6 +358,17 @@ fn starts_that_cannot_work_end_with_one_line_and_the_right_code() {
         assert_eq!(found, Some(code), "{args:?}: {stderr}");
         assert!(stderr.contains(says), "{says:?} is not in {stderr:?}");
     }
+    for (name, value, says) in [
+        ("BIFROST_LOG", "a=b=c", "configuration: BIFROST_LOG is \"a=b=c\", expected levels such as"),
+        ("BIFROST_LOG", "loud=very", "configuration: BIFROST_LOG is \"loud=very\""),
+        ("BIFROST_ISA", "mmx", "configuration: BIFROST_ISA is \"mmx\", expected one that this machine has: scalar"),
+    ] {
+        let mut command = daemon::binary(&["--danger-plaintext", "--protocol", "local", "--listen", "127.0.0.1:0"]);
+        let out = command.args(["--model", &model]).env(name, value).output().expect("the binary starts");
+        let stderr = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(64), "{name}={value}: {stderr}");
+        assert!(stderr.contains(says), "{says:?} is not in {stderr:?}");
+    }
 }
 
 #[test]

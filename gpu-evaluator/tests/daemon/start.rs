@@ -33,7 +33,11 @@ fn bad_configuration_is_one_line_and_exit_64() {
         (vec![plain, "--config", absent.as_str()], None, "absent.pem: No such file"),
         (vec![plain], Some(("BIFROST_EVALUATOR_BUDGET", "1")), "BIFROST_EVALUATOR_BUDGET names no setting"),
         (vec![plain], Some(("BIFROST_EVALUATOR_LOG", "a=b=c")), "log is \"a=b=c\""),
-        (vec![plain], Some(("BIFROST_ISA", "mmx")), "named by BIFROST_ISA is not available"),
+        (
+            vec![plain],
+            Some(("BIFROST_ISA", "mmx")),
+            "BIFROST_ISA is \"mmx\", expected one that this machine has: scalar",
+        ),
         (vec!["--tls-cert", &absent, "--tls-key", &key, "--tls-client-ca", &ca], None, "absent.pem: No such file"),
         (
             vec!["--tls-cert", &cert, "--tls-key", &ca, "--tls-client-ca", &ca],
