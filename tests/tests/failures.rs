@@ -112,7 +112,7 @@ async fn an_evaluator_that_stays_away_is_an_error_with_a_reason() -> anyhow::Res
     // The runtime lives on: local at once, direct with a reason, and direct again with a new evaluator.
     assert_eq!(long(&enclave, &model, Protocol::Local).await?, undisturbed);
     let error = long(&enclave, &model, Protocol::Direct).await.err().context("there is no evaluator")?.to_string();
-    assert!(error.contains("unavailable") && error.contains("evaluator"), "{error}");
+    assert!(error.contains("evaluator at") && error.contains("is gone"), "{error}");
     let _evaluator = stage.evaluator(evaluator.port, &[]).await?;
     enclave.connected().await?;
     assert_eq!(long(&enclave, &model, Protocol::Direct).await?, undisturbed);
