@@ -4,7 +4,8 @@
 //! both sides of a ratio. `cargo bench -p kernels --bench kernels [-- FILTER]`.
 
 use kernels::{
-    Inputs, Int8Matrix, PinnedTiles, Ring, Tiling, answers_on_the_fly, conformance::Numbers, gemv, params, wire,
+    Digits, Fold, Inputs, Int8Matrix, PinnedTiles, Ring, Tiling, answers_on_the_fly, conformance::Numbers, gemv,
+    matmul, params, wire,
 };
 use memmap2::MmapMut;
 use std::{hint::black_box, time::Instant};
@@ -31,9 +32,13 @@ fn main() {
     let filter = std::env::args().skip(1).find(|a| !a.starts_with("--")).unwrap_or_default();
     let ring = Ring::new(params::DEFAULT.check().expect("checked")).expect("an instruction set");
     println!("instruction set {}, N = {}, q = {}", ring.isa().name(), ring.n(), ring.q());
-    for (name, bench) in
-        [("ntt", transforms as fn(&Ring)), ("wire", wire_format), ("product", products), ("gemv", gemvs)]
-    {
+    for (name, bench) in [
+        ("ntt", transforms as fn(&Ring)),
+        ("wire", wire_format),
+        ("product", products),
+        ("gemv", gemvs),
+        ("masked", masked),
+    ] {
         if name.contains(&filter) {
             bench(&ring);
         }
@@ -291,6 +296,87 @@ fn gemvs(ring: &Ring) {
                 bandwidth(times[1].0),
                 bandwidth(times[1].1),
                 gb(times[0].0) / bandwidth(times[1].0)
+            );
+        }
+    }
+}
+
+/// Rows of W in one call of the offline product, as the evaluator makes them.
+const ROWS: usize = 32;
+
+/// Both halves of masked delegation, the offline one for one polynomial a column (fixed A) and all N lanes.
+fn masked(ring: &Ring) {
+    let map = span();
+    let n = ring.n();
+    println!(
+        "\nmasked: online GB/s of weights and its share of the read bandwidth (target 0.7); offline word-MACs and work \
+         per lane beside the online pass (target 0.8 at most); ns to fold a word for a check"
+    );
+    println!(
+        "{:>12} {:>7} {:>12} {:>12} {:>7} {:>12} {:>10} {:>14} {:>8}",
+        "shape", "threads", "online GB/s", "read GB/s", "share", "offline G/s", "us/lane", "offline/online", "fold ns"
+    );
+    for (rows, cols) in [(960, 576), (3072, 576), (576, 1536), (2304, 768), (3072, 768), (768, 3072), (6144, 4096)] {
+        let mut numbers = Numbers(5);
+        let copies = SPAN.div_ceil(rows * cols);
+        let w: Vec<Int8Matrix> = (0..copies).map(|_| numbers.matrix(rows, cols)).collect();
+        let x: Vec<u32> = (0..cols).map(|_| u32::try_from(numbers.word() >> 32).expect("32 bits")).collect();
+        let mut digits = Digits::new(cols, n).expect("fits");
+        for c in 0..cols {
+            digits.set(c, &numbers.residues(n, ring.q())).expect("fits");
+        }
+        let factors = numbers.residues(512, ring.q());
+        let words = numbers.residues(512 * n, ring.q());
+        for threads in [1, 2] {
+            // A part of the rows is enough to time the offline product.
+            let part = rows.min(512);
+            let times = medians(
+                SAMPLES,
+                threads == 1,
+                &mut [
+                    &mut || {
+                        threaded(threads, rows, 4, |range| {
+                            let mut y = vec![0; range.len()];
+                            for w in &w {
+                                gemv::gemv_words(ring.isa(), w, &x, 1, range.clone(), &mut y).expect("fits");
+                            }
+                            black_box(y);
+                        });
+                    },
+                    &mut || read(&map, threads),
+                    &mut || {
+                        threaded(threads, part, ROWS, |range| {
+                            let mut y = vec![0; ROWS * n];
+                            for first in range.clone().step_by(ROWS) {
+                                let rows = first..(first + ROWS).min(range.end);
+                                let y = &mut y[..rows.len() * n];
+                                matmul::matmul(ring, &w[0], rows, &digits, 0..n, y).expect("fits");
+                            }
+                            black_box(y);
+                        });
+                    },
+                    &mut || {
+                        threaded(threads, 512, 8, |range| {
+                            let mut fold = Fold::new(n);
+                            fold.add(ring, &factors[range.clone()], &words[range.start * n..range.end * n]);
+                            black_box(fold.finish(ring));
+                        });
+                    },
+                ],
+            );
+            let online = times[0].0 / copies as f64;
+            let offline = times[2].0 * rows as f64 / part as f64 / n as f64;
+            let bandwidth = SPAN as f64 / times[1].0;
+            println!(
+                "{:>12} {threads:>7} {:>12.2} {:>12.2} {:>7.2} {:>12.2} {:>10.2} {:>14.2} {:>8.2}",
+                format!("{rows}x{cols}"),
+                (rows * cols) as f64 / online / 1e9,
+                bandwidth / 1e9,
+                (rows * cols) as f64 / online / bandwidth,
+                (rows * cols) as f64 / offline / 1e9,
+                offline * 1e6,
+                offline / online,
+                times[3].0 * 1e9 / (512 * n) as f64,
             );
         }
     }

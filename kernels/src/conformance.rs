@@ -3,8 +3,8 @@
 //! Each function panics with what differed. The data come from a fixed generator, so a failure repeats.
 
 use crate::{
-    Error, Inputs, Int8Matrix, Isa, Params, ParamsLiteral, PinnedTiles, Ring, Tiling, answers_on_the_fly, gemv,
-    modulus, ntt::NttTable, params, product, wire,
+    Digits, Error, Fold, Functional, Inputs, Int8Matrix, Isa, Params, ParamsLiteral, PinnedTiles, Ring, Tiling,
+    answers_on_the_fly, gemv, matmul, modulus, ntt::NttTable, params, product, wire,
 };
 
 /// Everything below.
@@ -13,6 +13,9 @@ pub fn all(isa: Isa) {
     multiplication(isa);
     products(isa);
     integer_products(isa);
+    word_products(isa);
+    lane_products(isa);
+    functionals(isa);
     wire_format();
 }
 
@@ -242,6 +245,123 @@ pub fn integer_products(isa: Isa) {
         }
         let out = gemv::gemv(isa, &w, &vec![gemv::LIMIT; cols], 1, 0..1, &mut [0]);
         assert!(matches!(out, Err(Error::Shape(_))), "an entry out of range is refused");
+    }
+}
+
+/// Products with any 32-bit words wrap as the definition says.
+pub fn word_products(isa: Isa) {
+    let mut numbers = Numbers(5);
+    for (rows, cols, vectors) in [(1, 1, 1), (5, 17, 2), (9, 64, 1), (7, 4099, 3), (64, 576, 9)] {
+        let w = numbers.matrix(rows, cols);
+        let xs: Vec<u32> = (0..vectors * cols)
+            .map(|_| match numbers.word() % 8 {
+                0 => 0x7fff_8000,
+                1 => 0x8000_7fff,
+                2 => u32::MAX,
+                _ => u32::try_from(numbers.word() >> 32).expect("32 bits"),
+            })
+            .collect();
+        let range = rows / 3..rows;
+        let mut ys = vec![0; vectors * range.len()];
+        gemv::gemv_words(isa, &w, &xs, vectors, range.clone(), &mut ys).expect("fits");
+        for v in 0..vectors {
+            for (o, r) in range.clone().enumerate() {
+                let row = w.row(r).iter().zip(&xs[v * cols..]);
+                let want =
+                    row.fold(0u32, |sum, (&a, &x)| sum.wrapping_add(i32::from(a).cast_unsigned().wrapping_mul(x)));
+                assert_eq!(ys[v * range.len() + o], want, "{}: {rows}x{cols}, row {r}", isa.name());
+            }
+        }
+        assert!(gemv::gemv_words(isa, &w, &xs[1..], vectors, range, &mut ys).is_err());
+    }
+}
+
+/// The product with words modulo q, for odd shapes, extreme numbers, parts of the rows and lanes, and rows that
+/// arrive in any order and through the wire.
+pub fn lane_products(isa: Isa) {
+    let mut numbers = Numbers(6);
+    let cases = [(1, 1, 8), (5, 3, 16), (7, 64, 8), (33, 577, 24), (4, 1025, 8), (6, 2500, 16), (3, 4099, 8)];
+    for params in rings().into_iter().filter(|p| p.log_n() <= 12) {
+        let ring = Ring::with_isa(params, isa);
+        let q = ring.q();
+        for (k, (rows, cols, lanes)) in cases.into_iter().enumerate() {
+            let (w, b) = if k % 2 == 0 {
+                let w = Int8Matrix::new(rows, cols, vec![if k == 0 { i8::MAX } else { i8::MIN }; rows * cols]);
+                (w.expect("fits"), vec![q - 1; cols * lanes])
+            } else {
+                (numbers.matrix(rows, cols), numbers.residues(cols * lanes, q))
+            };
+            let mut digits = Digits::new(cols, lanes).expect("fits");
+            // From the end, in pieces of 1, 2, 3, 1, .. rows; the pieces of two come through the wire.
+            let (mut end, mut size) = (cols, 1);
+            while end > 0 {
+                let first = end.saturating_sub(size);
+                let words = &b[first * lanes..end * lanes];
+                if size == 2 {
+                    let mut message = vec![];
+                    wire::encode(ring.params(), wire::Kind::Lanes, words, &mut message);
+                    digits.set_from_wire(&ring, first, end - first, &message).expect("well-formed");
+                } else {
+                    digits.set(first, words).expect("fits");
+                }
+                (end, size) = (first, size % 3 + 1);
+            }
+            let range = rows / 4..rows;
+            for part in [0..lanes, lanes - 8..lanes] {
+                let mut out = vec![0; range.len() * part.len()];
+                matmul::matmul(&ring, &w, range.clone(), &digits, part.clone(), &mut out).expect("fits");
+                for (o, r) in range.clone().enumerate() {
+                    for (p, l) in part.clone().enumerate() {
+                        let sum: i128 = w
+                            .row(r)
+                            .iter()
+                            .enumerate()
+                            .map(|(c, &w)| i128::from(w) * i128::from(b[c * lanes + l]))
+                            .sum();
+                        let want = u64::try_from(sum.rem_euclid(i128::from(q))).expect("below q");
+                        let found = out[o * part.len() + p];
+                        assert_eq!(found, want, "{}: {rows}x{cols}, q = {q}, row {r}, lane {l}", isa.name());
+                    }
+                }
+            }
+            assert!(matmul::matmul(&ring, &w, 0..rows, &digits, 0..4, &mut vec![0; rows * 4]).is_err());
+            assert!(digits.set(cols, &vec![0; lanes]).is_err());
+        }
+    }
+    assert!(Digits::new(3, 12).is_err() && Digits::new(0, 8).is_err());
+}
+
+/// Functionals over rows and over words are the sums that they say.
+pub fn functionals(isa: Isa) {
+    let mut numbers = Numbers(7);
+    for params in rings() {
+        let ring = Ring::with_isa(params, isa);
+        let q = ring.q();
+        for (rows, lanes) in [(1, 8), (9, 16), (2300, 8)] {
+            let (factors, words) = if rows == 9 {
+                (numbers.residues(rows, q), numbers.residues(rows * lanes, q))
+            } else {
+                (vec![q - 1; rows], vec![q - 1; rows * lanes])
+            };
+            let mut fold = Fold::new(lanes);
+            let cut = rows / 3;
+            fold.add(&ring, &factors[cut..], &words[cut * lanes..]);
+            let mut other = Fold::new(lanes);
+            other.add(&ring, &factors[..cut], &words[..cut * lanes]);
+            fold.merge(&ring, other);
+            let want: Vec<u64> = (0..lanes)
+                .map(|l| {
+                    let terms = factors.iter().enumerate().map(|(i, &f)| modulus::mul(f, words[i * lanes + l], q));
+                    terms.fold(0, |sum, x| modulus::add(sum, x, q))
+                })
+                .collect();
+            assert!(fold.finish(&ring) == want, "{}: fold of {rows} rows, q = {q}", isa.name());
+        }
+        let (f, x) = (numbers.residues(5000 / 8 * 8, q), numbers.residues(3000 / 8 * 8, q));
+        let functional = Functional::new(&ring, &f);
+        let terms = f[1600..].iter().zip(&x).map(|(&f, &x)| modulus::mul(f, x, q));
+        let want = terms.fold(0, |sum, x| modulus::add(sum, x, q));
+        assert_eq!(functional.apply(&ring, 1600, &x), want, "{}: functional, q = {q}", isa.name());
     }
 }
 

@@ -6,8 +6,10 @@
 pub mod conformance;
 mod cpu;
 pub mod error;
+pub mod fold;
 pub mod gemv;
 pub mod isa;
+pub mod matmul;
 pub mod modulus;
 pub mod ntt;
 pub mod pack;
@@ -21,7 +23,9 @@ mod transform;
 pub mod wire;
 
 pub use error::Error;
+pub use fold::{Fold, Functional};
 pub use isa::Isa;
+pub use matmul::Digits;
 pub use pack::{Int8Matrix, MatrixId, Tiling};
 pub use params::{Params, ParamsId, ParamsLiteral};
 pub use poly::{Coeff, Ntt, Poly};

@@ -12,6 +12,8 @@ pub enum Kind {
     Ntt = 1,
     /// Selected coefficients.
     Coefficients = 2,
+    /// Rows of lanes: one coefficient for each of many vectors.
+    Lanes = 3,
 }
 
 const MAGIC: [u8; 4] = *b"BFW1";

@@ -1,6 +1,6 @@
 //! Lanes of AVX2 and FMA: four residues a vector.
 
-use super::{Field, Kernel, Lanes};
+use super::{DigitBlock, Field, Kernel, Lanes};
 use std::arch::x86_64::*;
 
 /// Proof that this machine has AVX2 and FMA: made by [`Avx2::detect`] only.
@@ -268,6 +268,42 @@ impl Lanes for Avx2 {
     fn prefetch(self, at: &[[f64; 4]], index: usize) {
         // SAFETY: a prefetch has no effect on memory and does not fault.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.as_ptr().wrapping_add(index).cast()) }
+    }
+
+    #[inline(always)]
+    fn load_i32(self, at: &[i32]) -> __m256d {
+        let four: &[i32; 4] = at.first_chunk().expect("four words");
+        // SAFETY: the token proves AVX; `four` is 16 readable bytes.
+        unsafe { _mm256_cvtepi32_pd(_mm_loadu_si128(four.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn digit_rows(self, weights: [&[[i16; 2]]; 4], digits: &[DigitBlock], acc: &mut [[i32; 32]; 4]) {
+        let len = digits.len();
+        assert!(weights.iter().all(|r| r.len() == len), "as many pairs of weights as of columns");
+        // Two rows at a time: eight sums, four digit planes and two weights fit the sixteen registers.
+        for half in 0..2 {
+            // SAFETY: the token proves AVX2; `k < len`, checked equal above; a block is four aligned vectors, a pair of
+            // weights 4 bytes, a row of `acc` four vectors.
+            unsafe {
+                let (w0, w1) = (weights[2 * half].as_ptr().cast::<i32>(), weights[2 * half + 1].as_ptr().cast::<i32>());
+                let mut s = [_mm256_setzero_si256(); 8];
+                for k in 0..len {
+                    let d = digits.as_ptr().add(k).cast::<__m256i>();
+                    let (a, b) =
+                        (_mm256_set1_epi32(w0.add(k).read_unaligned()), _mm256_set1_epi32(w1.add(k).read_unaligned()));
+                    for p in 0..4 {
+                        let d = _mm256_load_si256(d.add(p));
+                        s[p] = _mm256_add_epi32(s[p], _mm256_madd_epi16(a, d));
+                        s[4 + p] = _mm256_add_epi32(s[4 + p], _mm256_madd_epi16(b, d));
+                    }
+                }
+                for (p, s) in s.into_iter().enumerate() {
+                    let row = &mut acc[2 * half + p / 4];
+                    _mm256_storeu_si256(row.as_mut_ptr().add(8 * (p % 4)).cast(), s);
+                }
+            }
+        }
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! Lanes of AVX-512: eight residues a vector; 52-bit multiply-adds for pinned products, VNNI for bytes.
 
-use super::{Field, Kernel, Lanes};
+use super::{DigitBlock, Field, Kernel, Lanes};
 use std::arch::x86_64::*;
 
 /// Proof that this machine has AVX-512 F, DQ, BW, VL, IFMA and VNNI: made by [`Avx512::detect`] only.
@@ -243,6 +243,37 @@ impl Lanes for Avx512 {
     fn prefetch(self, at: &[[f64; 8]], index: usize) {
         // SAFETY: a prefetch has no effect on memory and does not fault.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.as_ptr().wrapping_add(index).cast()) }
+    }
+
+    #[inline(always)]
+    fn load_i32(self, at: &[i32]) -> __m512d {
+        let eight: &[i32; 8] = at.first_chunk().expect("eight words");
+        // SAFETY: the token proves AVX-512F; `eight` is 32 readable bytes.
+        unsafe { _mm512_cvtepi32_pd(_mm256_loadu_si256(eight.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn digit_rows(self, weights: [&[[i16; 2]]; 4], digits: &[DigitBlock], acc: &mut [[i32; 32]; 4]) {
+        let len = digits.len();
+        assert!(weights.iter().all(|r| r.len() == len), "as many pairs of weights as of columns");
+        // SAFETY: the token proves AVX-512F and VNNI; `k < len`, checked equal above; a block is two aligned vectors, a
+        // pair of weights 4 bytes, a row of `acc` two vectors.
+        unsafe {
+            let mut s = [_mm512_setzero_si512(); 8];
+            for k in 0..len {
+                let d = digits.as_ptr().add(k).cast::<__m512i>();
+                let (d0, d1) = (_mm512_load_si512(d), _mm512_load_si512(d.add(1)));
+                for r in 0..4 {
+                    let w = _mm512_set1_epi32(weights[r].as_ptr().add(k).cast::<i32>().read_unaligned());
+                    s[2 * r] = _mm512_dpwssd_epi32(s[2 * r], w, d0);
+                    s[2 * r + 1] = _mm512_dpwssd_epi32(s[2 * r + 1], w, d1);
+                }
+            }
+            for (r, row) in acc.iter_mut().enumerate() {
+                _mm512_storeu_si512(row.as_mut_ptr().cast(), s[2 * r]);
+                _mm512_storeu_si512(row.as_mut_ptr().add(16).cast(), s[2 * r + 1]);
+            }
+        }
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! Portable integer arithmetic behind the lane interface: slow, obvious, and the oracle of the others.
 
-use super::{Field, Lanes};
+use super::{DigitBlock, Field, Lanes};
 
 /// Four lanes of portable Rust.
 #[derive(Clone, Copy)]
@@ -142,6 +142,21 @@ impl Lanes for Scalar {
     }
 
     fn prefetch(self, _at: &[V], _index: usize) {}
+
+    fn load_i32(self, at: &[i32]) -> V {
+        std::array::from_fn(|i| f64::from(at[i]))
+    }
+
+    fn digit_rows(self, weights: [&[[i16; 2]]; 4], digits: &[DigitBlock], acc: &mut [[i32; 32]; 4]) {
+        for (acc, row) in acc.iter_mut().zip(weights) {
+            *acc = [0; 32];
+            for (w, block) in row.iter().zip(digits) {
+                for (a, d) in acc.iter_mut().zip(block.0.as_chunks::<2>().0) {
+                    *a += i32::from(w[0]) * i32::from(d[0]) + i32::from(w[1]) * i32::from(d[1]);
+                }
+            }
+        }
+    }
 
     fn dot4(self, rows: [&[i8]; 4], high: &[i16], low: &[i16]) -> [(i32, i32); 4] {
         let dot = |row: &[i8], x: &[i16]| {

@@ -241,6 +241,118 @@ pub struct JobFailure {
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
 }
+/// One message is one job: y = W·x mod 2^32 for each vector. Jobs are answered as they finish.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OnlineJob {
+    #[prost(uint64, tag = "1")]
+    pub job_id: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub matrix_id: ::prost::bytes::Bytes,
+    /// 1 ..= 64.
+    #[prost(uint32, tag = "3")]
+    pub vectors: u32,
+    /// Little-endian 32-bit words, \[vectors\]\[cols\].
+    #[prost(bytes = "bytes", tag = "4")]
+    pub words: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OnlineAnswer {
+    #[prost(uint64, tag = "1")]
+    pub job_id: u64,
+    #[prost(message, optional, tag = "4")]
+    pub timing: ::core::option::Option<JobTiming>,
+    #[prost(oneof = "online_answer::Body", tags = "2, 3")]
+    pub body: ::core::option::Option<online_answer::Body>,
+}
+/// Nested message and enum types in `OnlineAnswer`.
+pub mod online_answer {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Body {
+        /// Little-endian 32-bit words, \[vectors\]\[rows\].
+        #[prost(bytes, tag = "2")]
+        Words(::prost::bytes::Bytes),
+        #[prost(message, tag = "3")]
+        Failure(super::JobFailure),
+    }
+}
+/// One message of the bulk stream. A job is a header and then rows that cover every column of the matrix exactly
+/// once, in any order. The answer is the rows `first_row .. first_row + rows` of W·B mod q, B being \[cols\]\[lanes\].
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BulkJob {
+    #[prost(uint64, tag = "1")]
+    pub job_id: u64,
+    #[prost(oneof = "bulk_job::Body", tags = "2, 3, 4")]
+    pub body: ::core::option::Option<bulk_job::Body>,
+}
+/// Nested message and enum types in `BulkJob`.
+pub mod bulk_job {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Body {
+        #[prost(message, tag = "2")]
+        Header(super::BulkHeader),
+        #[prost(message, tag = "3")]
+        Rows(super::BulkRows),
+        #[prost(message, tag = "4")]
+        Cancel(super::JobCancel),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BulkHeader {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub matrix_id: ::prost::bytes::Bytes,
+    #[prost(uint32, tag = "2")]
+    pub first_row: u32,
+    #[prost(uint32, tag = "3")]
+    pub rows: u32,
+    /// A multiple of 8, at most N.
+    #[prost(uint32, tag = "4")]
+    pub lanes: u32,
+    /// Milliseconds after arrival at which the evaluator gives up; 0 means its default.
+    #[prost(uint32, tag = "5")]
+    pub deadline_ms: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BulkRows {
+    /// Rows of B from this column of W on.
+    #[prost(uint32, tag = "1")]
+    pub first_col: u32,
+    #[prost(uint32, tag = "2")]
+    pub cols: u32,
+    /// kernels::wire, kind LANES: \[cols\]\[lanes\].
+    #[prost(bytes = "bytes", tag = "3")]
+    pub words: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BulkAnswer {
+    #[prost(uint64, tag = "1")]
+    pub job_id: u64,
+    #[prost(oneof = "bulk_answer::Body", tags = "2, 3")]
+    pub body: ::core::option::Option<bulk_answer::Body>,
+}
+/// Nested message and enum types in `BulkAnswer`.
+pub mod bulk_answer {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Body {
+        #[prost(message, tag = "2")]
+        Part(super::BulkPart),
+        #[prost(message, tag = "3")]
+        Failure(super::JobFailure),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BulkPart {
+    /// In rows of the matrix.
+    #[prost(uint32, tag = "1")]
+    pub first_row: u32,
+    #[prost(uint32, tag = "2")]
+    pub rows: u32,
+    /// kernels::wire, kind LANES: \[rows\]\[lanes\].
+    #[prost(bytes = "bytes", tag = "3")]
+    pub words: ::prost::bytes::Bytes,
+    /// The job is complete once the parts cover every row; the last one sent carries the timing.
+    #[prost(message, optional, tag = "4")]
+    pub timing: ::core::option::Option<JobTiming>,
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum FailureKind {
@@ -471,6 +583,55 @@ pub mod evaluator_client {
                 .insert(GrpcMethod::new("bifrost.v1.Evaluator", "Multiply"));
             self.inner.streaming(req, path, codec).await
         }
+        /// Products with one-time-padded vectors, modulo 2^32. Goes before every other kind of work.
+        pub async fn online(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::OnlineJob>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::OnlineAnswer>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/bifrost.v1.Evaluator/Online",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("bifrost.v1.Evaluator", "Online"));
+            self.inner.streaming(req, path, codec).await
+        }
+        /// Products with encrypted masks, modulo q, lane by lane. Yields to every other kind of work.
+        pub async fn bulk(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::BulkJob>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::BulkAnswer>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/bifrost.v1.Evaluator/Bulk",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut().insert(GrpcMethod::new("bifrost.v1.Evaluator", "Bulk"));
+            self.inner.streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -519,6 +680,28 @@ pub mod evaluator_server {
             &self,
             request: tonic::Request<tonic::Streaming<super::TileJob>>,
         ) -> std::result::Result<tonic::Response<Self::MultiplyStream>, tonic::Status>;
+        /// Server streaming response type for the Online method.
+        type OnlineStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::OnlineAnswer, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Products with one-time-padded vectors, modulo 2^32. Goes before every other kind of work.
+        async fn online(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::OnlineJob>>,
+        ) -> std::result::Result<tonic::Response<Self::OnlineStream>, tonic::Status>;
+        /// Server streaming response type for the Bulk method.
+        type BulkStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::BulkAnswer, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Products with encrypted masks, modulo q, lane by lane. Yields to every other kind of work.
+        async fn bulk(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::BulkJob>>,
+        ) -> std::result::Result<tonic::Response<Self::BulkStream>, tonic::Status>;
     }
     #[derive(Debug)]
     pub struct EvaluatorServer<T> {
@@ -772,6 +955,94 @@ pub mod evaluator_server {
                     };
                     Box::pin(fut)
                 }
+                "/bifrost.v1.Evaluator/Online" => {
+                    #[allow(non_camel_case_types)]
+                    struct OnlineSvc<T: Evaluator>(pub Arc<T>);
+                    impl<T: Evaluator> tonic::server::StreamingService<super::OnlineJob>
+                    for OnlineSvc<T> {
+                        type Response = super::OnlineAnswer;
+                        type ResponseStream = T::OnlineStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<tonic::Streaming<super::OnlineJob>>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Evaluator>::online(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = OnlineSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/bifrost.v1.Evaluator/Bulk" => {
+                    #[allow(non_camel_case_types)]
+                    struct BulkSvc<T: Evaluator>(pub Arc<T>);
+                    impl<T: Evaluator> tonic::server::StreamingService<super::BulkJob>
+                    for BulkSvc<T> {
+                        type Response = super::BulkAnswer;
+                        type ResponseStream = T::BulkStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<tonic::Streaming<super::BulkJob>>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Evaluator>::bulk(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = BulkSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 _ => {
                     Box::pin(async move {
                         let mut response = http::Response::new(
@@ -922,6 +1193,11 @@ pub struct Finished {
     pub completion_tokens: u32,
     #[prost(message, optional, tag = "4")]
     pub timing: ::core::option::Option<Timing>,
+    /// Decode steps whose linear calls were all masked, and the others of a delegating protocol.
+    #[prost(uint32, tag = "5")]
+    pub masked_steps: u32,
+    #[prost(uint32, tag = "6")]
+    pub direct_steps: u32,
 }
 /// Medians over the decode steps (all tokens but the first), in milliseconds per token.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -947,6 +1223,9 @@ pub struct Timing {
     /// Linear calls that were repeated after an evaluator failure, over the whole request.
     #[prost(uint32, tag = "10")]
     pub retries: u32,
+    /// Part of enclave_crypto_ms: the checks of answers.
+    #[prost(double, tag = "11")]
+    pub verify_ms: f64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DescribeRequest {}
@@ -983,6 +1262,40 @@ pub struct DescribeResponse {
     pub threads: u32,
     #[prost(bool, tag = "14")]
     pub has_chat_template: bool,
+    /// Absent where nothing is masked.
+    #[prost(message, optional, tag = "15")]
+    pub lanes: ::core::option::Option<Lanes>,
+}
+/// The mask pool. A lane is what one vector through every matrix takes.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Lanes {
+    /// Fewest ready over all matrices.
+    #[prost(uint64, tag = "1")]
+    pub ready: u64,
+    /// Ready when the pool is full.
+    #[prost(uint64, tag = "2")]
+    pub capacity: u64,
+    /// Most used over all matrices, since the start.
+    #[prost(uint64, tag = "3")]
+    pub used: u64,
+    /// Filling one lane: wall time, the enclave's cryptography (encryption, checks, decryption), the evaluator's
+    /// products; milliseconds.
+    #[prost(double, tag = "4")]
+    pub refill_ms_per_lane: f64,
+    #[prost(double, tag = "5")]
+    pub enclave_ms_per_lane: f64,
+    #[prost(double, tag = "6")]
+    pub evaluator_ms_per_lane: f64,
+    #[prost(uint64, tag = "7")]
+    pub bytes_up_per_lane: u64,
+    #[prost(uint64, tag = "8")]
+    pub bytes_down_per_lane: u64,
+    /// Enclave memory of a full pool and of what refilling needs.
+    #[prost(uint64, tag = "9")]
+    pub memory_bytes: u64,
+    /// Why the pool does not fill, if it cannot.
+    #[prost(string, tag = "10")]
+    pub trouble: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EvaluatorInfo {
@@ -1012,6 +1325,10 @@ pub enum Protocol {
     Local = 1,
     /// Encrypted activations, multiplied by the evaluator.
     Direct = 2,
+    /// One-time-padded activations, multiplied by the evaluator; waits for masks.
+    Masked = 3,
+    /// Masked where masks are ready, else direct.
+    Auto = 4,
 }
 impl Protocol {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -1023,6 +1340,8 @@ impl Protocol {
             Self::Unspecified => "PROTOCOL_UNSPECIFIED",
             Self::Local => "PROTOCOL_LOCAL",
             Self::Direct => "PROTOCOL_DIRECT",
+            Self::Masked => "PROTOCOL_MASKED",
+            Self::Auto => "PROTOCOL_AUTO",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1031,6 +1350,8 @@ impl Protocol {
             "PROTOCOL_UNSPECIFIED" => Some(Self::Unspecified),
             "PROTOCOL_LOCAL" => Some(Self::Local),
             "PROTOCOL_DIRECT" => Some(Self::Direct),
+            "PROTOCOL_MASKED" => Some(Self::Masked),
+            "PROTOCOL_AUTO" => Some(Self::Auto),
             _ => None,
         }
     }
