@@ -9,12 +9,14 @@
 //! pseudorandom whatever is encrypted. It holds for one use of a secret, which is what the types enforce: a
 //! [`Secret`] is consumed by [`MatrixCipher::begin`], and an [`Encryptor`] hands out each block once.
 
-use crate::{Answer, Error, Random, expand::PublicPolys, grid::Grid, sampler, slices::Slices};
-use kernels::{Int8Matrix, Ring, Tiling, product::product_on_the_fly};
+use crate::{
+    Answers, Error, Random, TileChallenge, Verified, expand::PublicPolys, grid::Grid, sampler, slices::Slices,
+};
+use kernels::{Int8Matrix, Ring, Tiling, modulus, product::product_on_the_fly};
 use std::{
     ops::Range,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -64,7 +66,7 @@ impl Companion {
     }
 }
 
-/// Everything about one matrix that encryption and decryption share: nothing in it is secret.
+/// Everything about one matrix that encryption and decryption share. The challenge is secret.
 pub struct MatrixCipher {
     ring: Ring,
     tiling: Tiling,
@@ -73,10 +75,12 @@ pub struct MatrixCipher {
     /// Weighted for `slices` if there are any.
     companion: Companion,
     slices: Option<Slices>,
+    /// Replaced on a schedule and after a failed check; a job keeps the one it began with.
+    challenge: RwLock<Arc<TileChallenge>>,
 }
 
 impl MatrixCipher {
-    /// Draws A and computes A' for matrix `w` with t = 2^`log2_t`.
+    /// Draws A and a challenge, and computes A' for matrix `w` with t = 2^`log2_t`.
     ///
     /// # Errors
     /// [`Error::Misuse`] if the sizes do not fit together or t does not fit the ring.
@@ -95,7 +99,14 @@ impl MatrixCipher {
         if let Some(slices) = &slices {
             companion.residues.chunks_exact_mut(ring.n()).for_each(|tile| slices.weigh(ring, tile));
         }
-        Ok(Self { ring: ring.clone(), tiling, grid, public, companion, slices })
+        let challenge = RwLock::new(Arc::new(TileChallenge::draw(ring, &tiling, w, random, threads)));
+        Ok(Self { ring: ring.clone(), tiling, grid, public, companion, slices, challenge })
+    }
+
+    /// Draws a new challenge for the matrix `w`; jobs that have begun keep theirs.
+    pub fn refresh(&self, w: &Int8Matrix, random: &mut Random, threads: usize) {
+        let fresh = Arc::new(TileChallenge::draw(&self.ring, &self.tiling, w, random, threads));
+        *self.challenge.write().unwrap_or_else(PoisonError::into_inner) = fresh;
     }
 
     /// How the matrix is cut.
@@ -108,9 +119,9 @@ impl MatrixCipher {
         &self.ring
     }
 
-    /// Memory held by A and A'.
+    /// Memory held by A, A' and the challenge.
     pub fn bytes(&self) -> usize {
-        8 * (self.public.blocks() * self.ring.n() + self.companion.residues.len())
+        8 * (2 * self.public.blocks() * self.ring.n() + self.companion.residues.len() + self.tiling.rows())
     }
 
     /// Binds a secret to the one vector it will ever encrypt: `x` has one integer a column, `|x| < t/2`.
@@ -126,14 +137,33 @@ impl MatrixCipher {
             return Err(Error::Misuse(format!("an integer outside t = 2^{}", self.grid.log2_t())));
         }
         let secret = Arc::new(secret);
+        let challenge = self.challenge.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let sent = Arc::new(Sent { challenge, so_far: Mutex::new((0, 0)) });
         let next = AtomicUsize::new(0);
-        Ok((Encryptor { cipher: self, secret: secret.clone(), x, next }, Decryptor { cipher: self, secret }))
+        Ok((
+            Encryptor { cipher: self, secret: secret.clone(), x, next, sent: sent.clone() },
+            Decryptor { cipher: self, secret, sent },
+        ))
+    }
+}
+
+/// What a vector's blocks come to under the challenge.
+struct Sent {
+    challenge: Arc<TileChallenge>,
+    /// Blocks, and their sum in [0, q).
+    so_far: Mutex<(usize, u64)>,
+}
+
+impl Sent {
+    fn add(&self, blocks: usize, sum: u64, q: u64) {
+        let mut so_far = self.so_far.lock().unwrap_or_else(PoisonError::into_inner);
+        *so_far = (so_far.0 + blocks, modulus::add(so_far.1, sum, q));
     }
 }
 
 /// A ternary secret in NTT form, for one vector. Not `Clone`, not `Debug`; zeroized on drop.
 pub struct Secret {
-    ntt: Zeroizing<Vec<u64>>,
+    pub(crate) ntt: Zeroizing<Vec<u64>>,
 }
 
 impl Secret {
@@ -147,9 +177,9 @@ impl Secret {
 
 /// Buffers of one thread; zeroized on drop. Holds the thread's random generator.
 pub struct Scratch {
-    random: Random,
-    bytes: Vec<u8>,
-    poly: Vec<u64>,
+    pub(crate) random: Random,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) poly: Vec<u64>,
 }
 
 impl Scratch {
@@ -178,6 +208,7 @@ pub struct Encryptor<'a> {
     secret: Arc<Secret>,
     x: &'a [i32],
     next: AtomicUsize,
+    sent: Arc<Sent>,
 }
 
 /// Some consecutive blocks of one vector, to be encrypted once.
@@ -217,11 +248,12 @@ impl Part<'_> {
     /// # Errors
     /// [`Error::Misuse`] if `out` is not `len()` polynomials long; the blocks are lost then.
     pub fn encrypt(self, scratch: &mut Scratch, out: &mut [u64]) -> Result<(), Error> {
-        let Encryptor { cipher, secret, x, .. } = self.encryptor;
+        let Encryptor { cipher, secret, x, sent, .. } = self.encryptor;
         let (ring, n) = (&cipher.ring, cipher.ring.n());
         if out.len() != self.blocks.len() * n {
             return Err(Error::Misuse(format!("{} blocks into {} words", self.blocks.len(), out.len())));
         }
+        let (blocks, mut sum) = (self.blocks.len(), 0);
         for (j, out) in self.blocks.zip(out.chunks_exact_mut(n)) {
             sampler::fill_errors(&mut scratch.random, ring.q(), &mut scratch.bytes, out);
             for (o, &x) in out.iter_mut().zip(&x[cipher.tiling.block_cols(j)]) {
@@ -229,7 +261,9 @@ impl Part<'_> {
             }
             ring.forward_residues(out);
             ring.mul_sub(out, cipher.public.block(j), &secret.ntt);
+            sum = modulus::add(sum, sent.challenge.sent(ring, j, out), ring.q());
         }
+        sent.add(blocks, sum, ring.q());
         Ok(())
     }
 }
@@ -238,23 +272,37 @@ impl Part<'_> {
 pub struct Decryptor<'a> {
     cipher: &'a MatrixCipher,
     secret: Arc<Secret>,
+    sent: Arc<Sent>,
 }
 
 impl Decryptor<'_> {
+    /// Whether `words`, every useful coefficient of an answer, are those of the product with what was sent.
+    pub(crate) fn agrees(&self, words: &[u64]) -> Result<bool, Error> {
+        let (blocks, sum) = *self.sent.so_far.lock().unwrap_or_else(PoisonError::into_inner);
+        if blocks != self.cipher.tiling.blocks() || words.len() != self.cipher.tiling.rows().next_multiple_of(8) {
+            return Err(Error::Misuse(format!(
+                "{blocks} of {} blocks were sent, {} words came",
+                self.cipher.tiling.blocks(),
+                words.len()
+            )));
+        }
+        Ok(self.sent.challenge.received(&self.cipher.ring, words) == sum)
+    }
+
     /// Writes the integers `y mod t` in [-t/2, t/2) of output tile `tile` of vector `vector` of `answer`, one a row.
     ///
     /// # Errors
     /// [`Error::Misuse`] if the answer does not hold this tile, or `out` is not as long as the tile has rows.
     pub fn decrypt_tile(
         &self,
-        answer: &Answer,
+        answer: &Verified<Answers>,
         vector: usize,
         tile: usize,
         scratch: &mut Scratch,
         out: &mut [i32],
     ) -> Result<(), Error> {
         let c = self.cipher;
-        let received = answer.tile(&c.tiling, vector, tile)?;
+        let received = answer.get().tile(vector, tile)?;
         if out.len() != received.len() {
             return Err(Error::Misuse(format!("{} rows into {} integers", received.len(), out.len())));
         }
@@ -284,7 +332,7 @@ impl Decryptor<'_> {
 
 /// `a + b mod q` without a branch.
 #[inline]
-fn add(a: u64, b: u64, q: u64) -> u64 {
+pub(crate) fn add(a: u64, b: u64, q: u64) -> u64 {
     sampler::residue((a + b).wrapping_sub(q).cast_signed(), q)
 }
 

@@ -9,6 +9,9 @@ pub enum Error {
     /// The evaluator's answer has the wrong size, range or format.
     #[error("{0}")]
     Answer(String),
+    /// A well-formed answer that is not the product it claims to be: the evaluator lies or is broken.
+    #[error("answers wrongly: {0} fails its check")]
+    Forged(&'static str),
     /// Sizes or integers that the caller promised not to pass.
     #[error("{0}")]
     Misuse(String),

@@ -3,6 +3,7 @@
 use crate::{Error, Random};
 use chacha20::{ChaCha20, KeyIvInit, cipher::StreamCipher};
 use kernels::{Inputs, Ring};
+use zeroize::Zeroizing;
 
 /// One uniform polynomial in NTT form for each input block.
 ///
@@ -50,6 +51,15 @@ impl PublicPolys {
         }
         inputs
     }
+}
+
+/// `count` uniform residues from a fresh seed, for challenges: the stream of [`expand_block`], block 0.
+pub(crate) fn uniform(ring: &Ring, random: &mut Random, count: usize) -> Vec<u64> {
+    let mut seed = Zeroizing::new([0; 32]);
+    random.fill(seed.as_mut_slice());
+    let mut out = vec![0; count];
+    expand_block(ring, &seed, 0, &mut out);
+    out
 }
 
 /// Expands block `j` of `seed` into `out`, N residues in [0, q), NTT form (uniform is uniform in any form).

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use kernels::{Inputs, Int8Matrix, PinnedTiles, Ring, Tiling, answers_on_the_fly, params::DEFAULT, wire};
-use trusted_he::{Error, MatrixCipher, Scratch, Secret, Unverified, WeightNorms};
+use trusted_he::{Answers, Error, MatrixCipher, Scratch, Secret, Unverified, WeightNorms};
 
 fn ring() -> Ring {
     Ring::new(DEFAULT.check().unwrap()).unwrap()
@@ -82,21 +82,23 @@ fn check(case: &Case, pinned: bool) {
         decryptors.push(decryptor);
     }
     let middle = tiling.tiles() / 2;
-    for range in [0..middle, middle..tiling.tiles()] {
+    let mut answers = Answers::new(&cipher, vectors);
+    for range in [middle..tiling.tiles(), 0..middle] {
         if range.is_empty() {
             continue;
         }
         let bytes = evaluate(&ring, tiling, &w, &inputs, range.clone(), pinned);
         let [first_tile, tiles] = [range.start, range.len()].map(|x| u32::try_from(x).unwrap());
-        let answer = Unverified { first_tile, tiles, coefficients: &bytes }.check(&cipher, vectors).unwrap();
-        for (v, decryptor) in decryptors.iter().enumerate() {
-            for i in range.clone() {
-                let mut y = vec![0; tiling.tile_row_range(i).len()];
-                decryptor.decrypt_tile(&answer, v, i, &mut scratch, &mut y).unwrap();
-                for (y, r) in y.into_iter().zip(tiling.tile_row_range(i)) {
-                    let want: i64 = w.row(r).iter().zip(&xs[v]).map(|(&w, &x)| i64::from(w) * i64::from(x)).sum();
-                    assert_eq!(i64::from(y), want, "{rows}x{cols} row {r} vector {v}");
-                }
+        answers.take(&cipher, &Unverified { first_tile, tiles, coefficients: &bytes }).unwrap();
+    }
+    let answers = answers.verify(&decryptors).unwrap();
+    for (v, decryptor) in decryptors.iter().enumerate() {
+        for i in 0..tiling.tiles() {
+            let mut y = vec![0; tiling.tile_row_range(i).len()];
+            decryptor.decrypt_tile(&answers, v, i, &mut scratch, &mut y).unwrap();
+            for (y, r) in y.into_iter().zip(tiling.tile_row_range(i)) {
+                let want: i64 = w.row(r).iter().zip(&xs[v]).map(|(&w, &x)| i64::from(w) * i64::from(x)).sum();
+                assert_eq!(i64::from(y), want, "{rows}x{cols} row {r} vector {v}");
             }
         }
     }
@@ -134,14 +136,14 @@ fn malformed_answers_are_refused_before_anything_is_decrypted() {
         wire::encode(ring.params(), wire::Kind::Coefficients, words, &mut bytes);
         bytes
     };
-    let refused = |first_tile, tiles, coefficients: &[u8]| {
-        let result = Unverified { first_tile, tiles, coefficients }.check(&cipher, 1);
-        match result {
-            Err(Error::Answer(why)) => why,
-            _ => panic!("accepted {first_tile} {tiles}"),
-        }
+    let take = |first_tile, tiles, coefficients: &[u8]| {
+        Answers::new(&cipher, 1).take(&cipher, &Unverified { first_tile, tiles, coefficients })
     };
-    assert!(Unverified { first_tile: 1, tiles: 2, coefficients: &message(&[0; 6]) }.check(&cipher, 1).is_ok());
+    let refused = |first_tile, tiles, coefficients: &[u8]| match take(first_tile, tiles, coefficients) {
+        Err(Error::Answer(why)) => why,
+        _ => panic!("accepted {first_tile} {tiles}"),
+    };
+    assert!(take(1, 2, &message(&[0; 6])).is_ok());
     assert!(refused(0, 0, &[]).contains("0 tiles from 0, there are 3"));
     assert!(refused(2, 2, &message(&[0; 8])).contains("2 tiles from 2"));
     assert!(refused(u32::MAX, u32::MAX, &[]).contains("there are 3"));
@@ -151,4 +153,69 @@ fn malformed_answers_are_refused_before_anything_is_decrypted() {
     let mut kind = message(&[0; 4]);
     kind[4] = 1;
     assert!(refused(0, 1, &kind).contains("kind is 1"));
+    let mut answers = Answers::new(&cipher, 1);
+    let part = message(&[0; 6]);
+    let part = Unverified { first_tile: 1, tiles: 2, coefficients: &part };
+    answers.take(&cipher, &part).unwrap();
+    assert!(matches!(answers.take(&cipher, &part), Err(Error::Answer(why)) if why == "answers tile 1 twice"));
+    assert!(matches!(answers.verify(&[]), Err(Error::Misuse(_))), "incomplete answers are not checked");
+}
+
+#[test]
+fn ten_thousand_lies_about_encrypted_products_are_all_found() {
+    let ring = ring();
+    let (rows, cols) = (150, 130);
+    let w = Int8Matrix::new(rows, cols, words(3).map(uniform).take(rows * cols).collect()).unwrap();
+    let tiling = Tiling::new(rows, cols, 32, 64, ring.n()).unwrap();
+    let mut scratch = Scratch::new().unwrap();
+    let cipher = MatrixCipher::new(&ring, tiling, 24, &w, scratch.random(), 1).unwrap();
+    let x: Vec<i32> = words(4).map(|z| i32::try_from(z % 2001).unwrap() - 1000).take(cols).collect();
+    // Two jobs over the same matrix, so that a lie can be the honest answer to another question.
+    let mut jobs = Vec::new();
+    for _ in 0..2 {
+        let secret = Secret::random(&ring, scratch.random());
+        let (encryptor, decryptor) = cipher.begin(secret, &x).unwrap();
+        let mut inputs = Inputs::for_tiling(&ring, &tiling, 1);
+        while let Some(part) = encryptor.take(1) {
+            let (j, mut b) = (part.first(), vec![0; ring.n()]);
+            part.encrypt(&mut scratch, &mut b).unwrap();
+            inputs.set(0, j, &b);
+        }
+        let mut honest = vec![0; rows];
+        answers_on_the_fly(&ring, &tiling, &w, &inputs, 0..tiling.tiles(), &mut honest).unwrap();
+        jobs.push((decryptor, honest));
+    }
+    let verdict = |job: usize, words: &[u64]| {
+        let mut bytes = Vec::new();
+        wire::encode(ring.params(), wire::Kind::Coefficients, words, &mut bytes);
+        let mut answers = Answers::new(&cipher, 1);
+        let tiles = u32::try_from(tiling.tiles()).unwrap();
+        answers.take(&cipher, &Unverified { first_tile: 0, tiles, coefficients: &bytes }).unwrap();
+        answers.verify(std::slice::from_ref(&jobs[job].0)).map(drop)
+    };
+    let q = ring.q();
+    let mut random = words(5);
+    let mut draw = |limit: u64| random.next().unwrap() % limit;
+    for round in 0..10_000 {
+        let job = usize::try_from(draw(2)).unwrap();
+        let mut lie = jobs[job].1.clone();
+        let row = usize::try_from(draw(rows as u64)).unwrap();
+        match round % 6 {
+            0 => lie[row] ^= 1 << draw(50),
+            1 => lie[row] = draw(q),
+            2 => lie = jobs[1 - job].1.clone(),
+            3 => lie.iter_mut().for_each(|y| *y = kernels::modulus::mul(*y, 2 + draw(1000), q)),
+            4 => lie.swap(row, (row + 1 + usize::try_from(draw(rows as u64 - 1)).unwrap()) % rows),
+            _ => lie.rotate_left(1 + usize::try_from(draw(rows as u64 - 1)).unwrap()),
+        }
+        lie.iter_mut().for_each(|y| *y %= q);
+        if lie != jobs[job].1 {
+            assert!(matches!(verdict(job, &lie), Err(Error::Forged(_))), "round {round}");
+        }
+        if round % 1000 == 999 {
+            verdict(job, &jobs[job].1).unwrap();
+            cipher.refresh(&w, scratch.random(), 1);
+            verdict(job, &jobs[job].1).unwrap();
+        }
+    }
 }

@@ -1,0 +1,95 @@
+//! One-time pads: a lane masks one vector through one matrix, and is gone.
+
+use crate::{Error, LaneChallenge};
+use chacha20::{ChaCha20, KeyIvInit, cipher::StreamCipher};
+use zeroize::{Zeroize, Zeroizing};
+
+/// A mask R of its own random key, and W·R mod t. Not `Clone`, not `Debug`; zeroized on drop.
+///
+/// [`Lane::mask`] takes it by value: whatever becomes of the message afterwards, no second vector can meet this mask.
+pub struct Lane {
+    log2_t: u32,
+    cols: usize,
+    key: Zeroizing<[u8; 32]>,
+    /// W·R mod t, one a row.
+    product: Zeroizing<Vec<u32>>,
+}
+
+/// What is left of a lane once its mask was used: enough to take the mask off one answer.
+pub struct Masked {
+    log2_t: u32,
+    product: Zeroizing<Vec<u32>>,
+}
+
+impl Lane {
+    pub(crate) fn new(log2_t: u32, cols: usize, key: Zeroizing<[u8; 32]>, product: Zeroizing<Vec<u32>>) -> Self {
+        Self { log2_t, cols, key, product }
+    }
+
+    /// Memory of a lane of a `rows` by `cols` matrix.
+    pub fn bytes_for(rows: usize) -> usize {
+        4 * rows + 32 + size_of::<Self>()
+    }
+
+    /// `out = x + R mod t`, in [0, t). The mask is gone then.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if `x` or `out` is not one integer a column; the lane is gone all the same.
+    pub fn mask(self, x: &[i32], out: &mut [u32]) -> Result<Masked, Error> {
+        if x.len() != self.cols || out.len() != self.cols {
+            return Err(Error::Misuse(format!("{} integers into {} for {} columns", x.len(), out.len(), self.cols)));
+        }
+        expand_mask(&self.key, self.log2_t, out);
+        let t = modulus_mask(self.log2_t);
+        for (out, &x) in out.iter_mut().zip(x) {
+            *out = out.wrapping_add(x.cast_unsigned()) & t;
+        }
+        Ok(Masked { log2_t: self.log2_t, product: self.product })
+    }
+}
+
+impl Masked {
+    /// Takes the mask off `answer`, W·(x + R) modulo 2^32, checks that what is left is W·x, and only then hands it out:
+    /// `y` in [-t/2, t/2), one a row.
+    ///
+    /// # Errors
+    /// [`Error::Forged`] if it is not W·x, and `y` is zeros then; [`Error::Misuse`] on wrong sizes.
+    pub fn open(self, challenge: &LaneChallenge, x: &[i32], answer: &[u32], y: &mut [i32]) -> Result<(), Error> {
+        if answer.len() != self.product.len() || y.len() != answer.len() {
+            return Err(Error::Misuse(format!(
+                "{} words into {} integers for {} rows",
+                answer.len(),
+                y.len(),
+                self.product.len()
+            )));
+        }
+        let unused = u32::BITS - self.log2_t;
+        for ((y, &a), &u) in y.iter_mut().zip(answer).zip(self.product.iter()) {
+            *y = (a.wrapping_sub(u) << unused).cast_signed() >> unused;
+        }
+        if challenge.agrees(x, y) {
+            return Ok(());
+        }
+        y.zeroize();
+        Err(Error::Forged("the product of masked activations"))
+    }
+}
+
+/// `out` from the ChaCha20 stream of `key`, uniform in [0, t).
+pub(crate) fn expand_mask(key: &[u8; 32], log2_t: u32, out: &mut [u32]) {
+    let mut stream = ChaCha20::new(&(*key).into(), &[0; 12].into());
+    let t = modulus_mask(log2_t);
+    let mut bytes = Zeroizing::new([0u8; 2048]);
+    for out in out.chunks_mut(512) {
+        let bytes = &mut bytes[..4 * out.len()];
+        stream.write_keystream(bytes);
+        for (out, word) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *out = u32::from_le_bytes(*word) & t;
+        }
+    }
+}
+
+/// t - 1.
+fn modulus_mask(log2_t: u32) -> u32 {
+    u32::MAX >> (u32::BITS - log2_t)
+}

@@ -1,0 +1,245 @@
+//! Encryption of masks in bulk, and decryption of what the evaluator makes of them.
+//!
+//! A_j, one for each column, uniform, common to every matrix and batch. For one matrix, once: `A'_i = sum_j W_ij·A_j`,
+//! computed by the evaluator and verified. For one batch: a fresh ternary secret s, a fresh mask R_j of uniform
+//! integers modulo t, one a lane, and `B_j = -A_j·s + e_j + round(q/t·R_j)`; then
+//! `sum_j W_ij·B_j + A'_i·s = q/t·U_i + noise` with `U = W·R mod t`, lane by lane.
+//!
+//! Samples of one batch are RLWE samples under one secret, those of different batches and matrices have independent
+//! secrets: with a common A each batch is pseudorandom on its own (multi-secret RLWE).
+
+use crate::{
+    Error, Lane, LaneAnswer, LaneChallenge, LaneFolds, Random, Scratch, Secret, Verified, cipher::add,
+    expand::PublicPolys, grid::Grid, lane::expand_mask, sampler,
+};
+use kernels::Ring;
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+use zeroize::Zeroizing;
+
+/// Lanes whose masks are written together.
+const TOGETHER: usize = 16;
+
+/// Everything about one matrix that its batches share: nothing in it is secret.
+pub struct LaneCipher {
+    ring: Ring,
+    rows: usize,
+    cols: usize,
+    grid: Grid,
+    common: Arc<PublicPolys>,
+    /// A'_i in NTT form, [rows][N].
+    companion: Vec<u64>,
+}
+
+impl LaneCipher {
+    /// Lanes of a batch come in multiples of this.
+    pub const STEP: usize = 32;
+
+    /// For a `rows` by `cols` matrix with t = 2^`log2_t`, from its verified companion: the product of W with the first
+    /// `cols` polynomials of `common`, N words each, shard by shard.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if something does not fit together.
+    pub fn new(
+        ring: &Ring,
+        (rows, cols): (usize, usize),
+        log2_t: u32,
+        common: Arc<PublicPolys>,
+        companion: Vec<Verified<LaneAnswer>>,
+    ) -> Result<Self, Error> {
+        let grid = Grid::new(ring, log2_t)?;
+        let mut words = Vec::with_capacity(rows * ring.n());
+        for shard in companion {
+            let shard = shard.into_inner();
+            if shard.rows().start * ring.n() != words.len() || shard.lanes() != ring.n() {
+                return Err(Error::Misuse(format!("rows {:?} of {} words", shard.rows(), shard.lanes())));
+            }
+            // A single shard is taken over as it is.
+            if words.is_empty() { words = shard.into_words() } else { words.extend(shard.into_words()) }
+        }
+        if words.len() != rows * ring.n() || common.blocks() < cols {
+            return Err(Error::Misuse(format!(
+                "{} words and {} polynomials for {rows}x{cols}",
+                words.len(),
+                common.blocks()
+            )));
+        }
+        Ok(Self { ring: ring.clone(), rows, cols, grid, common, companion: words })
+    }
+
+    /// Memory of the companion of a matrix of so many rows.
+    pub fn bytes_for(ring: &Ring, rows: usize) -> usize {
+        8 * ring.n() * rows
+    }
+
+    /// Draws the secret and the masks of a batch of `lanes` lanes, a multiple of [`LaneCipher::STEP`] up to N.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] on another number of lanes.
+    pub fn batch(&self, lanes: usize, random: &mut Random) -> Result<Batch<'_>, Error> {
+        if lanes == 0 || lanes > self.ring.n() || !lanes.is_multiple_of(Self::STEP) {
+            return Err(Error::Misuse(format!("{lanes} lanes, expected a multiple of {} up to N", Self::STEP)));
+        }
+        let secret = Secret::random(&self.ring, random);
+        let mut keys = Zeroizing::new(vec![0u8; 32 * lanes]);
+        random.fill(&mut keys);
+        let mut masks = Zeroizing::new(vec![0u32; self.cols * lanes]);
+        let mut some = Zeroizing::new(vec![0u32; TOGETHER * self.cols]);
+        for (first, keys) in (0..lanes).step_by(TOGETHER).zip(keys.as_chunks::<32>().0.chunks(TOGETHER)) {
+            for (key, mask) in keys.iter().zip(some.chunks_exact_mut(self.cols)) {
+                expand_mask(key, self.grid.log2_t(), mask);
+            }
+            for (j, row) in masks.chunks_exact_mut(lanes).enumerate() {
+                for (l, out) in row[first..first + TOGETHER].iter_mut().enumerate() {
+                    *out = some[l * self.cols + j];
+                }
+            }
+        }
+        Ok(Batch { cipher: self, lanes, secret, keys, masks, next: AtomicUsize::new(0) })
+    }
+}
+
+/// One batch of masks: encrypted once, column by column, and turned into lanes. Zeroized on drop.
+pub struct Batch<'a> {
+    cipher: &'a LaneCipher,
+    lanes: usize,
+    secret: Secret,
+    keys: Zeroizing<Vec<u8>>,
+    /// R mod t, [cols][lanes].
+    masks: Zeroizing<Vec<u32>>,
+    next: AtomicUsize,
+}
+
+/// Some consecutive columns of a batch, to be encrypted once.
+pub struct BatchPart<'a> {
+    batch: &'a Batch<'a>,
+    cols: Range<usize>,
+}
+
+/// W·R of some rows, [lanes][rows].
+pub struct Unmasked {
+    rows: Range<usize>,
+    words: Zeroizing<Vec<u32>>,
+}
+
+impl<'a> Batch<'a> {
+    /// Lanes it will give.
+    pub fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// The next columns that nobody has taken, at most `count` of them.
+    pub fn take(&'a self, count: usize) -> Option<BatchPart<'a>> {
+        let total = self.cipher.cols;
+        let start = self.next.fetch_add(count.min(total), Ordering::Relaxed);
+        (start < total).then(|| BatchPart { batch: self, cols: start..(start + count).min(total) })
+    }
+
+    /// Decrypts rows `rows` of a verified answer.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if the answer does not hold them.
+    pub fn decrypt(
+        &self,
+        answer: &Verified<LaneAnswer>,
+        rows: Range<usize>,
+        scratch: &mut Scratch,
+    ) -> Result<Unmasked, Error> {
+        let (c, answer) = (self.cipher, answer.get());
+        if rows.start < answer.rows().start || rows.end > answer.rows().end || answer.lanes() != self.lanes {
+            return Err(Error::Misuse(format!("rows {rows:?} of an answer with {:?}", answer.rows())));
+        }
+        let (n, q, count) = (c.ring.n(), c.ring.q(), rows.len());
+        let mut words = Zeroizing::new(vec![0u32; count * self.lanes]);
+        for (k, row) in rows.clone().enumerate() {
+            scratch.poly.clear();
+            scratch.poly.resize(n, 0);
+            c.ring.mul_add(&mut scratch.poly, &c.companion[row * n..(row + 1) * n], &self.secret.ntt);
+            c.ring.inverse_residues(&mut scratch.poly);
+            for ((out, &b), &a) in words.chunks_exact_mut(count).zip(answer.row(row)).zip(&scratch.poly) {
+                out[k] = c.grid.decode(add(a, b, q)).cast_unsigned();
+            }
+        }
+        Ok(Unmasked { rows, words })
+    }
+
+    /// The lanes, from the decrypted rows of the whole matrix in order.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if rows are missing or columns were never encrypted.
+    pub fn finish(self, parts: &[Unmasked]) -> Result<Vec<Lane>, Error> {
+        let end = parts.iter().try_fold(0, |at, part| (part.rows.start == at).then_some(part.rows.end));
+        if end != Some(self.cipher.rows) || self.next.load(Ordering::Relaxed) < self.cipher.cols {
+            return Err(Error::Misuse("a batch that is not complete".into()));
+        }
+        let mut lanes = Vec::with_capacity(self.lanes);
+        for (l, key) in self.keys.as_chunks::<32>().0.iter().enumerate() {
+            let mut product = Zeroizing::new(Vec::with_capacity(self.cipher.rows));
+            for part in parts {
+                let count = part.rows.len();
+                product.extend_from_slice(&part.words[l * count..(l + 1) * count]);
+            }
+            lanes.push(Lane::new(self.cipher.grid.log2_t(), self.cipher.cols, Zeroizing::new(*key), product));
+        }
+        Ok(lanes)
+    }
+}
+
+impl BatchPart<'_> {
+    /// Index of the first column.
+    pub fn first(&self) -> usize {
+        self.cols.start
+    }
+
+    /// Number of columns.
+    pub fn len(&self) -> usize {
+        self.cols.len()
+    }
+
+    /// Never: a part has at least one column.
+    pub fn is_empty(&self) -> bool {
+        self.cols.is_empty()
+    }
+
+    /// Writes the lanes of `B_j`, [len()][lanes] words in [0, q), to `out`, and adds them to `folds`.
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] if `out` has another size; the columns are lost then.
+    pub fn encrypt(
+        self,
+        challenge: &LaneChallenge,
+        folds: &mut LaneFolds,
+        scratch: &mut Scratch,
+        out: &mut [u64],
+    ) -> Result<(), Error> {
+        let Batch { cipher, lanes, secret, masks, .. } = self.batch;
+        let (ring, lanes, count) = (&cipher.ring, *lanes, self.cols.len());
+        if out.len() != count * lanes {
+            return Err(Error::Misuse(format!("{count} columns of {lanes} lanes into {} words", out.len())));
+        }
+        let q = ring.q();
+        let unused = u32::BITS - cipher.grid.log2_t();
+        for (j, out) in self.cols.clone().zip(out.chunks_exact_mut(lanes)) {
+            let Scratch { random, bytes, poly } = &mut *scratch;
+            poly.clear();
+            poly.resize(ring.n(), 0);
+            ring.mul_sub(poly, cipher.common.block(j), &secret.ntt);
+            ring.inverse_residues(poly);
+            sampler::fill_errors(random, q, bytes, out);
+            for ((out, &a), &r) in out.iter_mut().zip(poly.iter()).zip(&masks[j * lanes..(j + 1) * lanes]) {
+                let centred = (r << unused).cast_signed() >> unused;
+                *out = add(add(*out, a, q), cipher.grid.encode(centred), q);
+            }
+        }
+        folds.add(ring, challenge, self.cols.start, count, out);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
