@@ -2,7 +2,7 @@
 
 mod layers;
 
-use crate::{Error, engine::Protocol, linear::link::EvaluatorConfig, planner::residency::Wish};
+use crate::{Error, engine::Protocol, linear::link::EvaluatorConfig, planner::residency::Wish, pool::Settings};
 use layers::Layers;
 use serde::Deserialize;
 use std::{
@@ -28,6 +28,7 @@ pub struct Config {
     pub limits: LimitsSection,
     pub tls: TlsSection,
     pub evaluator: EvaluatorSection,
+    pub pool: PoolSection,
 }
 
 /// `[model]`.
@@ -94,6 +95,18 @@ pub struct EvaluatorSection {
     pub retry_for_seconds: u32,
     pub deadline_seconds: NonZeroU32,
     pub residency: ResidencyName,
+    pub quarantine_seconds: NonZeroU32,
+    pub refresh_seconds: NonZeroU32,
+}
+
+/// `[pool]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "documented in deploy/trusted-runtime.toml")]
+pub struct PoolSection {
+    pub lanes: u32,
+    pub memory: String,
+    pub threads: u32,
 }
 
 /// `evaluator.residency`.
@@ -143,6 +156,19 @@ impl Config {
         self.engine.protocol
     }
 
+    /// The mask pool of protocols `masked` and `auto`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the setting.
+    pub fn pool(&self) -> Result<Settings, Error> {
+        let memory = &self.pool.memory;
+        let bytes = size(memory).ok_or_else(|| {
+            Error::Config(format!("pool.memory is {memory:?}, expected bytes or a size like \"8 GiB\""))
+        })?;
+        let threads = if self.pool.threads == 0 { self.compute_threads() } else { self.pool.threads as usize };
+        Ok(Settings { lanes: self.pool.lanes as usize, memory: bytes, threads })
+    }
+
     /// How to reach the evaluator, its files read; `None` if there is none.
     ///
     /// # Errors
@@ -162,10 +188,13 @@ impl Config {
             retry_for: Duration::from_secs(e.retry_for_seconds.into()),
             deadline: Duration::from_secs(e.deadline_seconds.get().into()),
             residency: match e.residency {
+                // Masks are multiplied by int8 weights.
+                _ if self.engine.protocol.uses_masks() => Wish::Fallback,
                 ResidencyName::Pinned => Wish::Pinned,
                 ResidencyName::Fallback => Wish::Fallback,
                 ResidencyName::Auto => Wish::Auto,
             },
+            quarantine: Duration::from_secs(e.quarantine_seconds.get().into()),
         };
         config.endpoint()?;
         Ok(Some(config))
@@ -183,6 +212,12 @@ impl Config {
         if !self.metrics_listen.is_empty() {
             address("metrics_listen", &self.metrics_listen)?;
         }
+        for (field, threads) in [("pool.threads", self.pool.threads)] {
+            if threads > MAX_THREADS {
+                return fail(format!("{field} is {threads}, allowed is 0 to {MAX_THREADS}"));
+            }
+        }
+        self.pool()?;
         self.check_evaluator()?;
         Ok(())
     }
@@ -193,11 +228,16 @@ impl Config {
         if e.endpoint.is_empty() {
             return match self.engine.protocol {
                 Protocol::Local => Ok(()),
-                Protocol::Direct => fail(
-                    "engine.protocol is direct, but evaluator.endpoint is not set; give --evaluator URL or --protocol local"
-                        .into(),
-                ),
+                protocol => fail(format!(
+                    "engine.protocol is {protocol}, but evaluator.endpoint is not set; give --evaluator URL or --protocol local"
+                )),
             };
+        }
+        if self.engine.protocol.uses_masks() && matches!(e.residency, ResidencyName::Pinned) {
+            return fail(format!(
+                "evaluator.residency is pinned, but engine.protocol {} needs int8 weights: auto or fallback",
+                self.engine.protocol
+            ));
         }
         if let Some(rest) = e.endpoint.strip_prefix("http://") {
             if !e.danger_plaintext {
@@ -224,6 +264,25 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// "8 GiB", "500MB", "4096".
+fn size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let unit: u64 = match unit.trim() {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit)
 }
 
 /// Resolves `host:port`.
@@ -296,6 +355,13 @@ mod tests {
             (vec![("BIFROST_RUNTIME_LISTEN", "here")], LOCAL.to_vec(), "listen is \"here\""),
             (vec![], vec![("model.source", "m.gguf")], "evaluator.endpoint is not set"),
             (vec![], direct.to_vec(), "evaluator.ca is not set"),
+            (vec![("BIFROST_RUNTIME_POOL_MEMORY", "much")], LOCAL.to_vec(), "pool.memory is \"much\""),
+            (vec![("BIFROST_RUNTIME_POOL_THREADS", "5000")], LOCAL.to_vec(), "pool.threads is 5000"),
+            (
+                vec![("BIFROST_RUNTIME_ENGINE_PROTOCOL", "masked"), ("BIFROST_RUNTIME_EVALUATOR_RESIDENCY", "pinned")],
+                direct.to_vec(),
+                "evaluator.residency is pinned, but engine.protocol masked needs int8 weights",
+            ),
             (vec![], vec![("model.source", "m"), (url, "http://127.0.0.1:1")], "is plaintext"),
             (vec![], vec![("model.source", "m"), (url, "ftp://h")], "expected https://host:port"),
             (

@@ -30,6 +30,17 @@ pub enum Protocol {
     Local,
     /// Encrypted activations, multiplied by the evaluator.
     Direct,
+    /// One-time-padded activations, multiplied by the evaluator; waits for masks.
+    Masked,
+    /// Masked where masks are ready, else direct.
+    Auto,
+}
+
+impl Protocol {
+    /// Whether masks are made for it.
+    pub fn uses_masks(self) -> bool {
+        matches!(self, Self::Masked | Self::Auto)
+    }
 }
 
 impl fmt::Display for Protocol {
@@ -37,6 +48,8 @@ impl fmt::Display for Protocol {
         f.write_str(match self {
             Self::Local => "local",
             Self::Direct => "direct",
+            Self::Masked => "masked",
+            Self::Auto => "auto",
         })
     }
 }

@@ -13,6 +13,7 @@ pub mod linear;
 pub mod metrics;
 pub mod model;
 pub mod planner;
+pub mod pool;
 pub mod progress;
 pub mod serve;
 pub mod service;

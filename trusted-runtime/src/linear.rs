@@ -1,11 +1,13 @@
 //! The ways to compute `y = W·x`, behind one trait. Every implementation over the same quantized
 //! matrices computes the same integers and therefore returns the same f32 values, bit for bit.
 
+pub mod delegate;
 pub mod direct;
 pub mod float;
 pub mod integer;
 pub mod link;
 pub mod local;
+pub mod masked;
 #[cfg(test)]
 mod testing;
 
@@ -115,18 +117,24 @@ pub struct Meter {
     /// Wall time of encryption and decryption, nanoseconds; packing ciphertexts into bytes and unpacking them is
     /// part of it, waiting for room towards the socket is not.
     pub crypto_ns: AtomicU64,
+    /// Wall time of checks of answers, nanoseconds; part of `crypto_ns`.
+    pub verify_ns: AtomicU64,
     /// Wall time that the evaluator reports for products, nanoseconds.
     pub evaluator_ns: AtomicU64,
     /// Wall time spent waiting for answers beyond what the evaluator reports, and for room to send, nanoseconds.
     pub wire_ns: AtomicU64,
-    /// Ciphertext bytes sent.
+    /// Bytes of ciphertexts and of masked vectors sent.
     pub bytes_up: AtomicU64,
-    /// Ciphertext bytes received.
+    /// Bytes of their products received.
     pub bytes_down: AtomicU64,
     /// Round trips.
     pub round_trips: AtomicU64,
     /// Linear calls repeated after an evaluator failure.
     pub retries: AtomicU64,
+    /// Linear calls that were masked.
+    pub masked: AtomicU64,
+    /// Linear calls that were direct.
+    pub direct: AtomicU64,
 }
 
 /// A [`Meter`] at one moment.
@@ -134,12 +142,15 @@ pub struct Meter {
 #[expect(missing_docs, reason = "the fields of Meter")]
 pub struct Cost {
     pub crypto_ns: u64,
+    pub verify_ns: u64,
     pub evaluator_ns: u64,
     pub wire_ns: u64,
     pub bytes_up: u64,
     pub bytes_down: u64,
     pub round_trips: u64,
     pub retries: u64,
+    pub masked: u64,
+    pub direct: u64,
 }
 
 impl Meter {
@@ -148,12 +159,15 @@ impl Meter {
         let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
         Cost {
             crypto_ns: get(&self.crypto_ns),
+            verify_ns: get(&self.verify_ns),
             evaluator_ns: get(&self.evaluator_ns),
             wire_ns: get(&self.wire_ns),
             bytes_up: get(&self.bytes_up),
             bytes_down: get(&self.bytes_down),
             round_trips: get(&self.round_trips),
             retries: get(&self.retries),
+            masked: get(&self.masked),
+            direct: get(&self.direct),
         }
     }
 }

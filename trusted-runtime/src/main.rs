@@ -67,7 +67,7 @@ struct Flags {
     /// model.weights: w8 or w16
     #[arg(long)]
     weights: Option<String>,
-    /// engine.protocol: direct or local
+    /// engine.protocol: masked, auto, direct or local
     #[arg(long)]
     protocol: Option<String>,
     /// engine.max_queue
@@ -106,6 +106,12 @@ struct Flags {
     /// evaluator.residency: pinned, fallback or auto
     #[arg(long)]
     residency: Option<String>,
+    /// pool.lanes
+    #[arg(long, value_name = "N")]
+    lanes: Option<String>,
+    /// pool.memory
+    #[arg(long, value_name = "BYTES")]
+    pool_memory: Option<String>,
     /// evaluator.retry_for_seconds
     #[arg(long, value_name = "SECONDS")]
     retry_for: Option<String>,
@@ -133,6 +139,8 @@ impl Flags {
             ("evaluator.key", &self.evaluator_key),
             ("evaluator.residency", &self.residency),
             ("evaluator.retry_for_seconds", &self.retry_for),
+            ("pool.lanes", &self.lanes),
+            ("pool.memory", &self.pool_memory),
         ];
         let switches = [
             ("tls.danger_plaintext", self.danger_plaintext),

@@ -1,6 +1,10 @@
 //! What the runtime counts, and the listener that Prometheus scrapes. No label ever holds a prompt.
 
-use crate::{Error, engine::Finish, linear::Cost};
+use crate::{
+    Error,
+    engine::Finish,
+    linear::{Cost, delegate::Check},
+};
 use axum::{Router, routing::get};
 use metrics::{Counter, Gauge, Histogram, with_local_recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -32,6 +36,8 @@ const ENDED: [(Ended, &str); 6] = [
     (Ended::Refused, "refused"),
     (Ended::Failed, "failed"),
 ];
+
+const CHECKS: [Check; 3] = [Check::Direct, Check::Bulk, Check::Online];
 
 impl From<Finish> for Ended {
     fn from(finish: Finish) -> Self {
@@ -69,6 +75,10 @@ struct Instruments {
     retries: Counter,
     bytes_up: Counter,
     bytes_down: Counter,
+    forged: Vec<Counter>,
+    lanes: Gauge,
+    starved: Counter,
+    refill: Histogram,
 }
 
 impl Metrics {
@@ -97,6 +107,13 @@ impl Metrics {
             retries: metrics::counter!("bifrost_runtime_evaluator_retries_total"),
             bytes_up: metrics::counter!("bifrost_runtime_ciphertext_bytes_sent_total"),
             bytes_down: metrics::counter!("bifrost_runtime_ciphertext_bytes_received_total"),
+            forged: CHECKS
+                .iter()
+                .map(|c| metrics::counter!("bifrost_runtime_forged_answers_total", "check" => c.name()))
+                .collect(),
+            lanes: metrics::gauge!("bifrost_runtime_lanes_ready"),
+            starved: metrics::counter!("bifrost_runtime_lanes_starved_total"),
+            refill: metrics::histogram!("bifrost_runtime_lanes_refill_seconds"),
         }))))
     }
 
@@ -125,6 +142,28 @@ impl Metrics {
     /// Whether an evaluator is connected and holds the model.
     pub fn connected(&self, yes: bool) {
         self.0.connected.set(f64::from(u8::from(yes)));
+    }
+
+    /// An answer failed its check. This is an alarm.
+    pub fn forged(&self, check: Check) {
+        let i = CHECKS.iter().position(|c| *c == check).unwrap_or(0);
+        self.0.forged[i].increment(1);
+    }
+
+    /// Lanes ready in every matrix.
+    #[expect(clippy::cast_precision_loss, reason = "a count of lanes")]
+    pub fn lanes(&self, ready: usize) {
+        self.0.lanes.set(ready as f64);
+    }
+
+    /// A linear call found too few lanes.
+    pub fn starved(&self) {
+        self.0.starved.increment(1);
+    }
+
+    /// A matrix's lanes were refilled in so many seconds.
+    pub fn refilled(&self, seconds: f64) {
+        self.0.refill.record(seconds);
     }
 
     /// Everything in Prometheus' text format.

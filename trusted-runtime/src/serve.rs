@@ -4,10 +4,14 @@ use crate::{
     Error,
     config::{self, Config, WeightsName},
     engine::{Engine, Limits, Protocol, runner::ModelRunner},
-    linear::{Linear, direct::DirectLinear, link::EvaluatorConfig, local::LocalLinear},
+    linear::{
+        Linear, delegate::Delegate, direct::DirectLinear, link::EvaluatorConfig, local::LocalLinear,
+        masked::MaskedLinear,
+    },
     metrics::{self, Metrics},
     model::{self, LoadOptions, LoadedModel, Weights},
     planner::{self, Plan},
+    pool::MaskPool,
     progress::Progress,
     service::{
         RequestLimits, Served, Service,
@@ -130,8 +134,17 @@ async fn build(
 
     let local = LocalLinear::new(ring.clone(), plan.clone(), threads)?;
     let mut runners = vec![(Protocol::Local, runner(Arc::new(local)))];
-    let direct = direct(evaluator, &ring, plan, threads).await?;
-    runners.extend(direct.iter().map(|d| (Protocol::Direct, runner(d.clone()))));
+    let delegated = delegated(config, evaluator, &ring, plan, metrics).await?;
+    if let Some(Delegated { direct, pool, delegate }) = &delegated {
+        runners.push((Protocol::Direct, runner(direct.clone())));
+        for (protocol, fallback) in [(Protocol::Masked, None), (Protocol::Auto, Some(direct.clone()))] {
+            if let Some(pool) = pool {
+                let masked = MaskedLinear::new(delegate.clone(), pool.clone(), fallback);
+                runners.push((protocol, runner(Arc::new(masked))));
+            }
+        }
+    }
+    let pool = delegated.as_ref().and_then(|d| d.pool.clone());
     let limits = Limits {
         max_queue: config.engine.max_queue as usize,
         max_running: config.engine.max_running.get() as usize,
@@ -144,7 +157,8 @@ async fn build(
         ring: &ring,
         threads,
         has_chat_template: chat.is_some(),
-        evaluator: Box::new(move || direct.as_ref().and_then(|d| d.describe())),
+        evaluator: Box::new(move || delegated.as_ref().and_then(|d| d.delegate.describe())),
+        lanes: Box::new(move || pool.as_ref().map(|p| p.stats())),
     });
     let limits_of_requests = RequestLimits {
         context: model.config().context,
@@ -209,19 +223,55 @@ fn weights(config: &Config) -> Weights {
     }
 }
 
-/// Prepares encryption and begins to look for the evaluator, without waiting for it.
-async fn direct(
+/// What delegates to the evaluator.
+struct Delegated {
+    delegate: Arc<Delegate>,
+    direct: Arc<DirectLinear>,
+    pool: Option<Arc<MaskPool>>,
+}
+
+/// Begins to look for the evaluator, without waiting for it, and prepares what the default protocol needs.
+async fn delegated(
+    config: &Config,
     evaluator: Option<EvaluatorConfig>,
     ring: &Ring,
     plan: Arc<Plan>,
-    threads: usize,
-) -> Result<Option<Arc<DirectLinear>>, Error> {
+    metrics: &Metrics,
+) -> Result<Option<Delegated>, Error> {
     let Some(evaluator) = evaluator else { return Ok(None) };
-    let (ring, handle) = (ring.clone(), Handle::current());
-    tracing::info!(endpoint = evaluator.endpoint, "protocol direct waits for the evaluator; local is served meanwhile");
-    let work = move || DirectLinear::new(&evaluator, &ring, plan, handle, threads);
-    let direct = tokio::task::spawn_blocking(work).await;
-    direct.map_err(|_| Error::Bug("preparing encryption panicked".into()))?.map(|d| Some(Arc::new(d)))
+    let (protocol, settings) = (config.engine.protocol, config.pool()?);
+    let masked = protocol.uses_masks();
+    let threads = config.compute_threads();
+    tracing::info!(endpoint = evaluator.endpoint, "waiting for the evaluator; local is served meanwhile");
+    let delegate = Delegate::open(&evaluator, (ring, plan), Handle::current(), threads, masked, metrics)?;
+    let refresh = Duration::from_secs(config.evaluator.refresh_seconds.get().into());
+    let work = move || {
+        let direct = Arc::new(DirectLinear::new(delegate.clone())?);
+        if protocol == Protocol::Direct {
+            direct.prepare()?;
+        }
+        let pool = masked.then(|| MaskPool::start(delegate.clone(), &settings, settings.threads)).transpose()?;
+        Ok(Delegated { delegate, direct, pool })
+    };
+    let delegated: Result<Delegated, Error> =
+        tokio::task::spawn_blocking(work).await.map_err(|_| Error::Bug("preparing masks panicked".into()))?;
+    let delegated = delegated?;
+    tokio::spawn(refresh_challenges(delegated.direct.clone(), delegated.pool.clone(), refresh));
+    Ok(Some(delegated))
+}
+
+/// Draws new challenges on a schedule.
+async fn refresh_challenges(direct: Arc<DirectLinear>, pool: Option<Arc<MaskPool>>, every: Duration) {
+    loop {
+        tokio::time::sleep(every).await;
+        let (direct, pool) = (direct.clone(), pool.clone());
+        let work = move || direct.refresh().and_then(|()| pool.map_or(Ok(()), |p| p.refresh()));
+        match tokio::task::spawn_blocking(work).await {
+            Ok(Ok(())) => tracing::info!("challenges drawn anew"),
+            Ok(Err(error)) => tracing::error!(%error, "challenges were not drawn anew"),
+            Err(_) => tracing::error!("bug: drawing challenges panicked"),
+        }
+    }
 }
 
 /// Shows in metrics and health (service `evaluator`) whether an evaluator is connected and holds the model.

@@ -154,6 +154,8 @@ impl Teller {
                         prompt_tokens,
                         completion_tokens: u32::try_from(tokens).unwrap_or(u32::MAX),
                         timing: Some(told(&timing)),
+                        masked_steps: u32::try_from(timing.masked_steps).unwrap_or(u32::MAX),
+                        direct_steps: u32::try_from(timing.direct_steps).unwrap_or(u32::MAX),
                     };
                     self.send(Told::Finished(finished)).await;
                     return Ok(());
@@ -199,6 +201,7 @@ fn told(t: &Timing) -> v1::Timing {
         bytes_down_per_token: t.bytes_down,
         round_trips_per_token: t.round_trips as f64,
         retries: u32::try_from(t.retries).unwrap_or(u32::MAX),
+        verify_ms: t.verify_ms,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{Error, LaneChallenge};
 use chacha20::{ChaCha20, KeyIvInit, cipher::StreamCipher};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 /// A mask R of its own random key, and W·R mod t. Not `Clone`, not `Debug`; zeroized on drop.
 ///
@@ -48,30 +48,42 @@ impl Lane {
     }
 }
 
+/// An answer without its mask: integers of which nobody knows yet whether they are W·x. Zeroized on drop.
+pub struct Unproven(Zeroizing<Vec<u32>>);
+
 impl Masked {
-    /// Takes the mask off `answer`, W·(x + R) modulo 2^32, checks that what is left is W·x, and only then hands it out:
-    /// `y` in [-t/2, t/2), one a row.
+    /// Takes the mask off `answer`, W·(x + R) modulo 2^32, one word a row.
     ///
     /// # Errors
-    /// [`Error::Forged`] if it is not W·x, and `y` is zeros then; [`Error::Misuse`] on wrong sizes.
-    pub fn open(self, challenge: &LaneChallenge, x: &[i32], answer: &[u32], y: &mut [i32]) -> Result<(), Error> {
-        if answer.len() != self.product.len() || y.len() != answer.len() {
-            return Err(Error::Misuse(format!(
-                "{} words into {} integers for {} rows",
-                answer.len(),
-                y.len(),
-                self.product.len()
-            )));
+    /// [`Error::Misuse`] on a wrong size.
+    pub fn unmask(mut self, answer: &[u32]) -> Result<Unproven, Error> {
+        if answer.len() != self.product.len() {
+            return Err(Error::Misuse(format!("{} words for {} rows", answer.len(), self.product.len())));
         }
         let unused = u32::BITS - self.log2_t;
-        for ((y, &a), &u) in y.iter_mut().zip(answer).zip(self.product.iter()) {
-            *y = (a.wrapping_sub(u) << unused).cast_signed() >> unused;
+        for (u, &a) in self.product.iter_mut().zip(answer) {
+            *u = ((a.wrapping_sub(*u) << unused).cast_signed() >> unused).cast_unsigned();
         }
-        if challenge.agrees(x, y) {
-            return Ok(());
+        Ok(Unproven(self.product))
+    }
+}
+
+impl Unproven {
+    /// Checks that these are W·x and only then hands them out: `y` in [-t/2, t/2), one a row.
+    ///
+    /// # Errors
+    /// [`Error::Forged`] if they are not; [`Error::Misuse`] on a wrong size.
+    pub fn verify(self, challenge: &LaneChallenge, x: &[i32], y: &mut [i32]) -> Result<(), Error> {
+        if y.len() != self.0.len() {
+            return Err(Error::Misuse(format!("{} integers for {} rows", y.len(), self.0.len())));
         }
-        y.zeroize();
-        Err(Error::Forged("the product of masked activations"))
+        if !challenge.agrees(x, &self.0) {
+            return Err(Error::Forged("the product of masked activations"));
+        }
+        for (y, &word) in y.iter_mut().zip(self.0.iter()) {
+            *y = word.cast_signed();
+        }
+        Ok(())
     }
 }
 

@@ -76,11 +76,11 @@ impl LaneChallenge {
         }
     }
 
-    /// Whether `y` is W·x, over the integers.
-    pub(crate) fn agrees(&self, x: &[i32], y: &[i32]) -> bool {
+    /// Whether `y`, in two's complement, is W·x over the integers.
+    pub(crate) fn agrees(&self, x: &[i32], y: &[u32]) -> bool {
         x.len() == self.int_cols.len()
             && y.len() == self.int_rows.len()
-            && dot_p(&self.int_cols, x) == dot_p(&self.int_rows, y)
+            && dot_p(&self.int_cols, x.iter().copied()) == dot_p(&self.int_rows, y.iter().map(|y| y.cast_signed()))
     }
 }
 
@@ -144,8 +144,8 @@ fn transposed(w: &Int8Matrix, rows: Range<usize>, r: &[u64], modulus: u64) -> Ve
 }
 
 /// `sum f_i·x_i mod p` in [0, p): |f_i·x_i| < 2^93, and 2^34 of them stay inside 127 bits.
-fn dot_p(factors: &[u64], x: &[i32]) -> u64 {
-    let sum: i128 = factors.iter().zip(x).map(|(&f, &x)| i128::from(f) * i128::from(x)).sum();
+fn dot_p(factors: &[u64], x: impl Iterator<Item = i32>) -> u64 {
+    let sum: i128 = factors.iter().zip(x).map(|(&f, x)| i128::from(f) * i128::from(x)).sum();
     u64::try_from(sum.rem_euclid(i128::from(P))).unwrap_or(0)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Everything here handles or protects secrets; no other crate does. Public arithmetic is `kernels`.
 //! A vector's way: [`Secret`] -> [`Encryptor`] -> (the evaluator) -> [`Answers`] -> [`Verified`] -> [`Decryptor`].
-//! A mask's way: [`Batch`] -> (the evaluator) -> [`LaneAnswer`] -> [`Verified`] -> [`Lane`] -> [`Masked`] -> integers.
+//! A mask's way: [`Batch`] -> (the evaluator) -> [`LaneAnswer`] -> [`Verified`] -> [`Lane`] -> [`Masked`] -> [`Unproven`] -> integers.
 //!
 //! ```compile_fail
 //! # fn f(cipher: &trusted_he::MatrixCipher, secret: trusted_he::Secret, x: &[i32], y: &[i32]) {
@@ -61,7 +61,7 @@ pub use cipher::{Companion, Decryptor, Encryptor, MatrixCipher, Part, Scratch, S
 pub use error::Error;
 pub use expand::{PublicPolys, expand_block};
 pub use grid::Grid;
-pub use lane::{Lane, Masked};
+pub use lane::{Lane, Masked, Unproven};
 pub use lane_answer::LaneAnswer;
 pub use lane_challenge::{LaneChallenge, LaneFolds, LaneSums, SHARD_ROWS};
 pub use lanes::{Batch, BatchPart, LaneCipher, Unmasked};

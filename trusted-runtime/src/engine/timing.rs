@@ -24,8 +24,10 @@ pub struct Timing {
     pub ttft_ms: f64,
     /// Wall time.
     pub decode_ms: f64,
-    /// Encryption and decryption.
+    /// Encryption and decryption, masking and unmasking, and checks.
     pub crypto_ms: f64,
+    /// Checks of answers, part of `crypto_ms`.
+    pub verify_ms: f64,
     /// What is left of the wall time: everything else in the enclave.
     pub other_ms: f64,
     /// What the evaluator reports.
@@ -40,6 +42,10 @@ pub struct Timing {
     pub round_trips: u64,
     /// Linear calls repeated, over the whole sequence.
     pub retries: u64,
+    /// Decode steps whose linear calls were all masked, and the other steps that delegated.
+    pub masked_steps: u64,
+    /// Decode steps with a linear call that was direct.
+    pub direct_steps: u64,
 }
 
 impl Stopwatch {
@@ -65,10 +71,12 @@ impl Stopwatch {
     pub fn timing(&self, call: &Call) -> Timing {
         let ns = |f: fn(&Step) -> u64| median(self.decode.iter().map(f).collect());
         let ms = |f: fn(&Step) -> u64| millis(ns(f));
+        let count = |f: fn(&&Step) -> bool| self.decode.iter().filter(f).count() as u64;
         Timing {
             ttft_ms: self.first_token.map_or(0.0, |t| t.as_secs_f64() * 1e3),
             decode_ms: ms(Step::wall_ns),
             crypto_ms: ms(|s| s.cost.crypto_ns),
+            verify_ms: ms(|s| s.cost.verify_ns),
             other_ms: ms(|s| s.wall_ns().saturating_sub(s.cost.crypto_ns + s.cost.evaluator_ns + s.cost.wire_ns)),
             evaluator_ms: ms(|s| s.cost.evaluator_ns),
             wire_ms: ms(|s| s.cost.wire_ns),
@@ -76,6 +84,8 @@ impl Stopwatch {
             bytes_down: ns(|s| s.cost.bytes_down),
             round_trips: ns(|s| s.cost.round_trips),
             retries: call.meter.snapshot().retries,
+            masked_steps: count(|s| s.cost.masked > 0 && s.cost.direct == 0),
+            direct_steps: count(|s| s.cost.direct > 0),
         }
     }
 }
@@ -89,12 +99,15 @@ impl Step {
 fn since(now: Cost, before: Cost) -> Cost {
     Cost {
         crypto_ns: now.crypto_ns.saturating_sub(before.crypto_ns),
+        verify_ns: now.verify_ns.saturating_sub(before.verify_ns),
         evaluator_ns: now.evaluator_ns.saturating_sub(before.evaluator_ns),
         wire_ns: now.wire_ns.saturating_sub(before.wire_ns),
         bytes_up: now.bytes_up.saturating_sub(before.bytes_up),
         bytes_down: now.bytes_down.saturating_sub(before.bytes_down),
         round_trips: now.round_trips.saturating_sub(before.round_trips),
         retries: now.retries.saturating_sub(before.retries),
+        masked: now.masked.saturating_sub(before.masked),
+        direct: now.direct.saturating_sub(before.direct),
     }
 }
 

@@ -1,8 +1,10 @@
 //! The connection to the evaluator: kept up by a task of its own, shared by all callers.
 
 mod session;
+mod stream;
 
-pub(crate) use session::{Event, FRAME, Session};
+pub(crate) use session::{FRAME, MaskedStreams, Session};
+pub(crate) use stream::Event;
 
 use crate::{
     Error,
@@ -12,7 +14,7 @@ use crate::{
 use kernels::Ring;
 use std::{
     net::IpAddr,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 use tokio::{runtime::Handle, sync::watch, task::JoinHandle};
@@ -45,6 +47,8 @@ pub struct EvaluatorConfig {
     pub deadline: Duration,
     /// Which matrices should be held in NTT form.
     pub residency: Wish,
+    /// How long an evaluator whose answer failed a check is not spoken to.
+    pub quarantine: Duration,
 }
 
 impl EvaluatorConfig {
@@ -111,6 +115,8 @@ pub(crate) struct Residents {
     /// Digest of each matrix, in the plan's order.
     pub(crate) ids: Vec<[u8; 32]>,
     pub(crate) residency: Wish,
+    /// Whether the streams of masked delegation are wanted.
+    pub(crate) masked: bool,
 }
 
 #[derive(Clone)]
@@ -125,6 +131,9 @@ pub(crate) struct Link {
     handle: Handle,
     state: watch::Receiver<State>,
     keeper: JoinHandle<()>,
+    quarantine: Duration,
+    /// Until when, and why; read by the keeper when a session has ended.
+    banned: Arc<Mutex<Option<(Instant, String)>>>,
 }
 
 impl Link {
@@ -132,8 +141,16 @@ impl Link {
     pub(crate) fn open(config: &EvaluatorConfig, residents: Residents, handle: Handle) -> Result<Self, Error> {
         let endpoint = config.endpoint()?;
         let (publish, state) = watch::channel(State::Down { reason: "not connected yet".into(), fatal: false });
-        let keeper = handle.spawn(keep(config.endpoint.clone(), endpoint, residents, publish, handle.clone()));
-        Ok(Self { endpoint: config.endpoint.clone(), handle, state, keeper })
+        let banned = Arc::new(Mutex::new(None));
+        let keeper = Keeper { name: config.endpoint.clone(), endpoint, residents, publish, banned: banned.clone() };
+        let keeper = handle.spawn(keeper.keep(handle.clone()));
+        Ok(Self { endpoint: config.endpoint.clone(), handle, state, keeper, quarantine: config.quarantine, banned })
+    }
+
+    /// Ends the session with an evaluator whose answer failed a check, and does not speak to it for a while.
+    pub(crate) fn ban(&self, session: &Session, reason: String) {
+        *self.banned.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now() + self.quarantine, reason));
+        session.close("an answer failed its check");
     }
 
     /// The session, if there is one now.
@@ -188,30 +205,53 @@ impl Drop for Link {
     }
 }
 
-async fn keep(name: String, endpoint: Endpoint, residents: Residents, publish: watch::Sender<State>, handle: Handle) {
-    let mut backoff = FIRST_BACKOFF;
-    let mut said = String::new();
-    let mut refused = false;
-    loop {
-        let (reason, fatal) = match Session::open(&endpoint, &residents, handle.clone(), refused).await {
-            Ok((session, end)) => {
-                backoff = FIRST_BACKOFF;
-                said.clear();
-                publish.send_replace(State::Up(session));
-                (end.await.unwrap_or_else(|_| "the session task ended".into()), false)
+/// Opens a session, and another one when that has ended.
+struct Keeper {
+    name: String,
+    endpoint: Endpoint,
+    residents: Residents,
+    publish: watch::Sender<State>,
+    banned: Arc<Mutex<Option<(Instant, String)>>>,
+}
+
+impl Keeper {
+    async fn keep(self, handle: Handle) {
+        let mut backoff = FIRST_BACKOFF;
+        let mut said = String::new();
+        let mut refused = false;
+        loop {
+            let (reason, fatal) = match Session::open(&self.endpoint, &self.residents, handle.clone(), refused).await {
+                Ok((session, end)) => {
+                    backoff = FIRST_BACKOFF;
+                    said.clear();
+                    self.publish.send_replace(State::Up(session));
+                    (end.await.unwrap_or_else(|_| "the session task ended".into()), false)
+                }
+                Err(e) => (e.reason, e.fatal),
+            };
+            if let Some((until, why)) = self.ban() {
+                let seconds = until.saturating_duration_since(Instant::now()).as_secs_f64();
+                tracing::error!(evaluator = self.name, seconds, reason = %why, "evaluator is in quarantine");
+                self.publish.send_replace(State::Down { reason: format!("it is in quarantine: {why}"), fatal: true });
+                tokio::time::sleep_until(until.into()).await;
+                *self.banned.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                continue;
             }
-            Err(e) => (e.reason, e.fatal),
-        };
-        // Figures such as bytes in use may change from one attempt to the next; that is no news.
-        let news = reason.replace(|c: char| c.is_ascii_digit(), "");
-        if news != said {
-            // The reason comes last and without quotes: it may hold quotes of its own.
-            tracing::warn!(evaluator = name, reason = %reason, "evaluator connection is down; retrying");
-            said = news;
+            // Figures such as bytes in use may change from one attempt to the next; that is no news.
+            let news = reason.replace(|c: char| c.is_ascii_digit(), "");
+            if news != said {
+                // The reason comes last and without quotes: it may hold quotes of its own.
+                tracing::warn!(evaluator = self.name, reason = %reason, "evaluator connection is down; retrying");
+                said = news;
+            }
+            refused = fatal;
+            self.publish.send_replace(State::Down { reason, fatal });
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(LAST_BACKOFF);
         }
-        refused = fatal;
-        publish.send_replace(State::Down { reason, fatal });
-        tokio::time::sleep(backoff).await;
-        backoff = (backoff * 2).min(LAST_BACKOFF);
+    }
+
+    fn ban(&self) -> Option<(Instant, String)> {
+        self.banned.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

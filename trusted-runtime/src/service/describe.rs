@@ -3,6 +3,7 @@
 use crate::{
     engine::Protocol,
     model::{ModelConfig, Weights},
+    pool::Stats,
 };
 use kernels::Ring;
 use proto::v1;
@@ -14,6 +15,7 @@ pub const ATTESTATION: &str = "development";
 pub struct Description {
     fixed: v1::DescribeResponse,
     evaluator: Box<dyn Fn() -> Option<v1::EvaluatorInfo> + Send + Sync>,
+    lanes: Box<dyn Fn() -> Option<Stats> + Send + Sync>,
 }
 
 /// What a description is made of.
@@ -32,6 +34,8 @@ pub struct Parts<'a> {
     pub has_chat_template: bool,
     /// The evaluator, while one is connected and holds the model.
     pub evaluator: Box<dyn Fn() -> Option<v1::EvaluatorInfo> + Send + Sync>,
+    /// The mask pool's figures, if there is one.
+    pub lanes: Box<dyn Fn() -> Option<Stats> + Send + Sync>,
 }
 
 impl Description {
@@ -60,13 +64,30 @@ impl Description {
             isa: parts.ring.isa().name().into(),
             threads: size(parts.threads),
             has_chat_template: parts.has_chat_template,
+            lanes: None,
         };
-        Self { fixed, evaluator: parts.evaluator }
+        Self { fixed, evaluator: parts.evaluator, lanes: parts.lanes }
     }
 
     /// The answer as of now.
     pub fn response(&self) -> v1::DescribeResponse {
-        v1::DescribeResponse { evaluator: (self.evaluator)(), ..self.fixed.clone() }
+        let lanes = (self.lanes)().map(|s| lanes(&s));
+        v1::DescribeResponse { evaluator: (self.evaluator)(), lanes, ..self.fixed.clone() }
+    }
+}
+
+fn lanes(s: &Stats) -> v1::Lanes {
+    v1::Lanes {
+        ready: s.ready as u64,
+        capacity: s.capacity as u64,
+        used: s.used,
+        refill_ms_per_lane: s.per_lane(s.wall) / s.threads.max(1) as f64,
+        enclave_ms_per_lane: s.per_lane(s.crypto),
+        evaluator_ms_per_lane: s.per_lane(s.evaluator),
+        bytes_up_per_lane: s.bytes_per_lane(s.up),
+        bytes_down_per_lane: s.bytes_per_lane(s.down),
+        memory_bytes: s.memory,
+        trouble: s.trouble.clone().unwrap_or_default(),
     }
 }
 
@@ -75,5 +96,7 @@ pub fn protocol(p: Protocol) -> v1::Protocol {
     match p {
         Protocol::Local => v1::Protocol::Local,
         Protocol::Direct => v1::Protocol::Direct,
+        Protocol::Masked => v1::Protocol::Masked,
+        Protocol::Auto => v1::Protocol::Auto,
     }
 }

@@ -17,7 +17,11 @@ pub(super) fn protocol(value: i32, default: Protocol) -> Result<Protocol, Error>
         Ok(v1::Protocol::Unspecified) => Ok(default),
         Ok(v1::Protocol::Local) => Ok(Protocol::Local),
         Ok(v1::Protocol::Direct) => Ok(Protocol::Direct),
-        Err(_) => Err(Error::Client(format!("protocol is {value}, known are 1 (local) and 2 (direct)"))),
+        Ok(v1::Protocol::Masked) => Ok(Protocol::Masked),
+        Ok(v1::Protocol::Auto) => Ok(Protocol::Auto),
+        Err(_) => {
+            Err(Error::Client(format!("protocol is {value}, known are 1 (local), 2 (direct), 3 (masked) and 4 (auto)")))
+        }
     }
 }
 

@@ -139,7 +139,7 @@ fn lanes_give_the_product_of_what_they_masked() {
             assert!(seen.insert(sent.clone()), "a mask was used twice");
             assert!(sent.iter().all(|&s| u64::from(s) < 1 << log2_t));
             let mut y = vec![0; rows];
-            masked.open(&bench.challenge, &x, &online(&bench.w, &sent), &mut y).unwrap();
+            masked.unmask(&online(&bench.w, &sent)).unwrap().verify(&bench.challenge, &x, &mut y).unwrap();
             for (r, y) in y.into_iter().enumerate() {
                 let want: i64 = bench.w.row(r).iter().zip(&x).map(|(&w, &x)| i64::from(w) * i64::from(x)).sum();
                 assert_eq!(i64::from(y), want, "lane {l}, row {r}");
@@ -178,7 +178,7 @@ fn a_matrix_in_several_shards() {
     let mut sent = [0; 4];
     let masked = lane.mask(&x, &mut sent).unwrap();
     let mut y = vec![0; bench.w.rows()];
-    masked.open(&bench.challenge, &x, &online(&bench.w, &sent), &mut y).unwrap();
+    masked.unmask(&online(&bench.w, &sent)).unwrap().verify(&bench.challenge, &x, &mut y).unwrap();
     assert!(y.iter().any(|&y| y != 0));
 }
 

@@ -1,16 +1,13 @@
 //! One attempt at one job: encrypt and send, receive and decrypt.
 
-use super::platform;
-use crate::{
-    Error,
-    linear::{
-        Call,
-        link::{Event, FRAME, POLL, Session, clean},
-    },
+use crate::linear::{
+    Call,
+    delegate::{Check, Delegate, Failure},
+    link::{Event, FRAME, POLL, Session},
 };
 use bytes::Bytes;
 use kernels::wire;
-use proto::v1::{FailureKind, JobCancel, JobFailure, JobHeader, JobPart, JobTiming, TileJob, tile_job};
+use proto::v1::{JobCancel, JobHeader, JobPart, JobTiming, TileAnswer, TileJob, tile_answer, tile_job};
 use std::{
     sync::{
         Mutex, PoisonError,
@@ -19,43 +16,27 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use trusted_he::{Answer, Decryptor, Encryptor, MatrixCipher, Scratch, Secret, Unverified};
+use trusted_he::{Answers, Decryptor, Encryptor, MatrixCipher, Scratch, Secret, Unverified, Verified};
 
 /// Bytes of one part, at most: large enough that a message's own cost vanishes, small enough to overlap.
 const PART_BYTES: usize = 192 << 10;
 /// Parts that one vector is cut into for overlap, at least, if it has as many blocks.
 const LEAST_PARTS: usize = 4;
 
-/// Why an attempt gave no numbers.
-pub(super) enum Failure {
-    /// The caller does not want them any more.
-    Cancelled,
-    /// Trying again may help.
-    Again(String),
-    /// The evaluator has broken the contract; its answers are of no use.
-    Hostile(String),
-    /// Our own fault, or our machine's.
-    Local(Error),
-}
-
 impl From<trusted_he::Error> for Failure {
     fn from(e: trusted_he::Error) -> Self {
-        match e {
-            trusted_he::Error::Answer(what) => Self::Hostile(what),
-            e => Self::Local(platform(e)),
-        }
+        Self::of(e, Check::Direct)
     }
 }
 
 /// What an attempt works with.
 pub(super) struct Job<'a> {
+    pub(super) delegate: &'a Delegate,
     pub(super) session: &'a Session,
     pub(super) call: &'a Call,
     pub(super) cipher: &'a MatrixCipher,
     pub(super) matrix_id: &'a [u8; 32],
     pub(super) vectors: usize,
-    pub(super) deadline: Duration,
-    pub(super) threads: usize,
     pub(super) pool: Option<&'a rayon::ThreadPool>,
 }
 
@@ -81,9 +62,9 @@ struct Announced<'a> {
 
 impl Drop for Announced<'_> {
     fn drop(&mut self) {
-        self.session.forget(self.id);
+        self.session.direct.forget(self.id);
         if !self.answered {
-            self.session.try_send(message(self.id, tile_job::Body::Cancel(JobCancel {})));
+            self.session.direct.try_send(message(self.id, tile_job::Body::Cancel(JobCancel {})));
         }
     }
 }
@@ -103,8 +84,9 @@ impl Job<'_> {
         let tiling = self.cipher.tiling();
         let params = self.cipher.ring().params();
         let bytes = tiling.tiles() * (wire::HEADER + 1) + wire::encoded_len(params, self.vectors * tiling.rows());
-        let (id, events) = self.session.register(tiling.tiles(), bytes).map_err(Failure::Again)?;
-        let mut job = Announced { session: self.session, id, ends: Instant::now() + self.deadline, answered: false };
+        let (id, events) = self.session.direct.register(tiling.tiles(), bytes).map_err(Failure::Again)?;
+        let mut job =
+            Announced { session: self.session, id, ends: Instant::now() + self.delegate.deadline, answered: false };
         self.call.meter.round_trips.fetch_add(1, Ordering::Relaxed);
 
         let start = Instant::now();
@@ -126,20 +108,19 @@ impl Job<'_> {
             return Err(failure);
         }
         let mut waited = Duration::ZERO;
-        let timing = self.collect(
-            &job,
-            &events,
-            |answer| {
-                let start = Instant::now();
-                let result = self.decrypt(&decryptors, answer, &mut hand, sums);
-                crypto += start.elapsed();
-                result
-            },
-            &mut waited,
-        );
+        let mut answers = Answers::new(self.cipher, self.vectors);
+        let timing = self.collect(&job, &events, &mut answers, &mut waited);
         job.answered = timing.is_ok();
+        let start = Instant::now();
+        let result = timing.as_ref().map_or(Ok(()), |_| {
+            let answers = answers.verify(&decryptors)?;
+            let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.call.meter.verify_ns.fetch_add(ns, Ordering::Relaxed);
+            self.decrypt(&decryptors, &answers, &mut hand, sums)
+        });
+        crypto += start.elapsed();
         self.account(crypto, blocked, waited, timing.as_ref().ok().copied().unwrap_or_default());
-        timing.map(|_| ())
+        timing.and(result)
     }
 
     /// The evaluator's own time counts as far as the enclave waited for answers; the rest of that waiting and the
@@ -159,14 +140,14 @@ impl Job<'_> {
             return Err(Failure::Cancelled);
         }
         if Instant::now() >= job.ends {
-            return Err(Failure::Again(format!("no answer within {:.1} s", self.deadline.as_secs_f64())));
+            return Err(Failure::Again(format!("no answer within {:.1} s", self.delegate.deadline.as_secs_f64())));
         }
         Ok(())
     }
 
     /// Adds to `blocked` how long the queue was full.
     fn send(&self, job: &Announced<'_>, body: tile_job::Body, blocked: &mut Duration) -> Result<(), Failure> {
-        if self.session.send(message(job.id, body), blocked, || self.wanted(job).is_ok()) {
+        if self.session.direct.send(message(job.id, body), blocked, || self.wanted(job).is_ok()) {
             return Ok(());
         }
         self.wanted(job)?;
@@ -175,7 +156,7 @@ impl Job<'_> {
 
     /// Encrypts every block of every vector and sends it, on all threads.
     fn encrypt(&self, job: &Announced<'_>, vectors: &[Encryptor<'_>], hand: &mut Hand) -> Result<(), Failure> {
-        let deadline_ms = u32::try_from(self.deadline.as_millis()).unwrap_or(u32::MAX).max(1);
+        let deadline_ms = u32::try_from(self.delegate.deadline.as_millis()).unwrap_or(u32::MAX).max(1);
         let matrix_id = Bytes::copy_from_slice(self.matrix_id);
         let header = JobHeader { matrix_id, vectors: small(vectors.len()), deadline_ms };
         self.send(job, tile_job::Body::Header(header), &mut hand.blocked)?;
@@ -220,7 +201,7 @@ impl Job<'_> {
             }
         };
         pool.in_place_scope(|scope| {
-            for _ in 1..self.threads {
+            for _ in 1..self.delegate.threads {
                 scope.spawn(|_| note(Hand::new().and_then(|mut hand| work(&mut hand))));
             }
             note(work(hand));
@@ -228,18 +209,16 @@ impl Job<'_> {
         failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
-    /// Receives until every tile has come once; `decrypt` gets each checked part.
+    /// Receives until every tile has come once.
     fn collect(
         &self,
         job: &Announced<'_>,
-        events: &Receiver<Event>,
-        mut decrypt: impl FnMut(&Answer) -> Result<(), Failure>,
+        events: &Receiver<Event<TileAnswer>>,
+        answers: &mut Answers,
         waited: &mut Duration,
     ) -> Result<JobTiming, Failure> {
-        let mut seen = vec![false; self.cipher.tiling().tiles()];
-        let mut missing = seen.len();
         let mut timing = JobTiming::default();
-        while missing > 0 {
+        while !answers.complete() {
             let start = Instant::now();
             let event = loop {
                 match events.recv_timeout(POLL) {
@@ -250,22 +229,18 @@ impl Job<'_> {
             };
             *waited += start.elapsed();
             let part = match event {
-                Event::Part(part) => part,
-                Event::Failed(failure) => return Err(self.failed(&failure)),
+                Event::Answer(TileAnswer { body: Some(tile_answer::Body::Part(part)), .. }) => part,
+                Event::Answer(TileAnswer { body: Some(tile_answer::Body::Failure(failure)), .. }) => {
+                    return Err(self.delegate.refused(self.session, &failure));
+                }
+                Event::Answer(_) => return Err(Failure::Hostile("answers with nothing".into())),
                 Event::Lost(reason) => return Err(Failure::Again(reason)),
             };
             self.call.meter.bytes_down.fetch_add(part.coefficients.len() as u64, Ordering::Relaxed);
             let unverified =
                 Unverified { first_tile: part.first_tile, tiles: part.tiles, coefficients: &part.coefficients };
-            let answer = unverified.check(self.cipher, self.vectors)?;
-            for tile in answer.tiles() {
-                if std::mem::replace(&mut seen[tile], true) {
-                    return Err(Failure::Hostile(format!("answers tile {tile} twice")));
-                }
-                missing -= 1;
-            }
+            answers.take(self.cipher, &unverified)?;
             timing = part.timing.unwrap_or(timing);
-            decrypt(&answer)?;
             if self.call.is_cancelled() {
                 return Err(Failure::Cancelled);
             }
@@ -273,42 +248,26 @@ impl Job<'_> {
         Ok(timing)
     }
 
-    fn failed(&self, failure: &JobFailure) -> Failure {
-        let message = clean(&failure.message);
-        match failure.kind() {
-            FailureKind::MatrixAbsent => {
-                // The next session looks up every matrix and uploads what is missing.
-                self.session.close("it has lost a matrix");
-                Failure::Again(format!("it has lost a matrix: {message}"))
-            }
-            FailureKind::Malformed => Failure::Hostile(format!("refuses a job as malformed: {message}")),
-            kind => Failure::Again(format!("{}: {message}", kind.as_str_name())),
-        }
-    }
-
-    /// Decrypts one part into `sums`, on all threads if it is large enough.
+    /// Decrypts into `sums`, on all threads if there is enough of it.
     fn decrypt(
         &self,
         vectors: &[Decryptor<'_>],
-        answer: &Answer,
+        answers: &Verified<Answers>,
         hand: &mut Hand,
         sums: &mut [i32],
     ) -> Result<(), Failure> {
         let tiling = self.cipher.tiling();
-        let tiles = answer.tiles();
-        let rows = tiling.tile_row_range(tiles.start).start..tiling.tile_row_range(tiles.end - 1).end;
-        let mut pieces = Vec::with_capacity(vectors.len() * tiles.len());
+        let mut pieces = Vec::with_capacity(vectors.len() * tiling.tiles());
         for (v, sums) in sums.chunks_exact_mut(tiling.rows()).enumerate() {
-            let sums = sums[rows.clone()].chunks_mut(tiling.tile_rows());
-            pieces.extend(tiles.clone().zip(sums).map(|(tile, out)| (v, tile, out)));
+            pieces.extend(sums.chunks_mut(tiling.tile_rows()).enumerate().map(|(tile, out)| (v, tile, out)));
         }
-        let pool = self.pool.filter(|_| pieces.len() >= 2 * self.threads);
+        let pool = self.pool.filter(|_| pieces.len() >= 2 * self.delegate.threads);
         let pieces = Mutex::new(pieces.into_iter());
         self.everywhere(pool, hand, |hand| {
             loop {
                 let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
                 let Some((v, tile, out)) = next else { return Ok(()) };
-                vectors[v].decrypt_tile(answer, v, tile, &mut hand.scratch, out)?;
+                vectors[v].decrypt_tile(answers, v, tile, &mut hand.scratch, out)?;
             }
         })
     }

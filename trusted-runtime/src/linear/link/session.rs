@@ -1,26 +1,19 @@
 //! One session: hello, lookup, upload of what is missing, then one stream of jobs until it breaks.
 
-use super::{Residents, chain, clean};
+use super::{Residents, chain, clean, stream::JobStream};
 use crate::planner::residency::Wish;
 use bytes::Bytes;
 use proto::v1::{
-    AnswerPart, EvaluatorInfo, HelloRequest, HelloResponse, JobFailure, LookupRequest, MatrixHeader, MatrixState,
-    Residency, TileAnswer, TileJob, UploadChunk, evaluator_client::EvaluatorClient, tile_answer, upload_chunk,
+    BulkAnswer, BulkJob, EvaluatorInfo, HelloRequest, HelloResponse, LookupRequest, MatrixHeader, MatrixState,
+    OnlineAnswer, OnlineJob, Residency, TileAnswer, TileJob, UploadChunk, evaluator_client::EvaluatorClient,
+    upload_chunk,
 };
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-        mpsc as channel,
-    },
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 use tokio::{runtime::Handle, sync::mpsc, task::JoinHandle, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{
-    Status, Streaming,
+    Status,
     transport::{Channel, Endpoint},
 };
 
@@ -32,6 +25,8 @@ const UPLOAD_CHUNK: usize = 1 << 20;
 pub(crate) const FRAME: usize = 1024;
 /// Job messages queued towards the socket.
 const QUEUE: usize = 32;
+/// Bulk messages queued towards the socket, up to a megabyte each.
+const BULK_QUEUE: usize = 4;
 /// For calls that answer at once. Looking up may load matrices from the evaluator's disk.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -60,44 +55,21 @@ fn fatal(reason: String) -> Refusal {
     Refusal { reason, fatal: true }
 }
 
-/// What happens to a job.
-pub(crate) enum Event {
-    /// Some tiles, as they came.
-    Part(AnswerPart),
-    /// The evaluator gives up this job.
-    Failed(JobFailure),
-    /// The session is gone.
-    Lost(String),
-}
-
-/// A live job stream to an evaluator that holds every matrix of the plan.
+/// Live job streams to an evaluator that holds every matrix of the plan.
 pub(crate) struct Session {
-    outgoing: mpsc::Sender<TileJob>,
-    jobs: Arc<Jobs>,
+    /// Encrypted activations.
+    pub(crate) direct: JobStream<TileJob, TileAnswer>,
+    /// Masked activations and encrypted masks, on connections of their own: nothing queues before the former.
+    pub(crate) masked: Option<MaskedStreams>,
     stop: CancellationToken,
-    handle: Handle,
     info: EvaluatorInfo,
     pub(crate) max_message: usize,
 }
 
-/// The jobs in flight.
-#[derive(Default)]
-struct Jobs {
-    next: AtomicU64,
-    table: Mutex<Table>,
-}
-
-#[derive(Default)]
-struct Table {
-    closed: Option<String>,
-    waiting: HashMap<u64, Waiting>,
-}
-
-/// Where a job's answers go, and how many may come.
-struct Waiting {
-    events: channel::Sender<Event>,
-    parts_left: usize,
-    bytes_left: usize,
+/// The streams of masked delegation.
+pub(crate) struct MaskedStreams {
+    pub(crate) online: JobStream<OnlineJob, OnlineAnswer>,
+    pub(crate) bulk: JobStream<BulkJob, BulkAnswer>,
 }
 
 impl Session {
@@ -108,25 +80,28 @@ impl Session {
         handle: Handle,
         quiet: bool,
     ) -> Result<(Arc<Self>, JoinHandle<String>), Refusal> {
-        let channel = endpoint.connect().await.map_err(|e| Refusal { reason: clean(&chain(&e)), fatal: false })?;
-        let mut client = Client::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        let mut client = connect(endpoint).await?;
         let hello = hello(&mut client, residents).await?;
         let max_message = usize::try_from(hello.max_message_bytes).unwrap_or(usize::MAX);
         let states = reside(&mut client, residents, hello.memory_budget_bytes, max_message, quiet).await?;
+        let info = describe(endpoint, residents, &hello, &states);
+        let stop = CancellationToken::new();
         let (outgoing, incoming) = mpsc::channel(QUEUE);
         let answers = client.multiply(ReceiverStream::new(incoming)).await?.into_inner();
-        let count = |r| u32::try_from(states.iter().filter(|s| s.residency() == r).count()).unwrap_or(u32::MAX);
-        let weights: usize = residents.plan.matrices.iter().map(|m| m.matrix.int8.data().len()).sum();
-        #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-        let bytes_per_weight = states.iter().map(|s| s.bytes).sum::<u64>() as f64 / weights.max(1) as f64;
-        let info = EvaluatorInfo {
-            endpoint: endpoint.uri().to_string(),
-            version: clean(&hello.version),
-            backend: clean(&hello.backend),
-            isa: clean(&hello.isa),
-            bytes_per_weight,
-            pinned_layers: count(Residency::Pinned),
-            fallback_layers: count(Residency::Fallback),
+        let direct = JobStream::new(outgoing, handle.clone());
+        let mut readers = vec![handle.spawn(direct.jobs().read(answers, stop.clone()))];
+        let masked = if residents.masked {
+            let (outgoing, incoming) = mpsc::channel(QUEUE);
+            let answers = connect(endpoint).await?.online(ReceiverStream::new(incoming)).await?.into_inner();
+            let online = JobStream::new(outgoing, handle.clone());
+            readers.push(handle.spawn(online.jobs().read(answers, stop.clone())));
+            let (outgoing, incoming) = mpsc::channel(BULK_QUEUE);
+            let answers = connect(endpoint).await?.bulk(ReceiverStream::new(incoming)).await?.into_inner();
+            let bulk = JobStream::new(outgoing, handle.clone());
+            readers.push(handle.spawn(bulk.jobs().read(answers, stop.clone())));
+            Some(MaskedStreams { online, bulk })
+        } else {
+            None
         };
         tracing::info!(
             evaluator = info.endpoint,
@@ -134,12 +109,16 @@ impl Session {
             isa = info.isa,
             pinned = info.pinned_layers,
             fallback = info.fallback_layers,
-            bytes_per_weight,
+            bytes_per_weight = info.bytes_per_weight,
             "evaluator is ready"
         );
-        let (jobs, stop) = (Arc::new(Jobs::default()), CancellationToken::new());
-        let end = handle.spawn(read(answers, jobs.clone(), stop.clone()));
-        Ok((Arc::new(Self { outgoing, jobs, stop, handle, info, max_message }), end))
+        // The first stream to end takes the others with it, and its reason is the session's.
+        let end = handle.spawn(async move {
+            let (first, _, others) = futures::future::select_all(readers).await;
+            futures::future::join_all(others).await;
+            first.unwrap_or_else(|_| "the session task ended".into())
+        });
+        Ok((Arc::new(Self { direct, masked, stop, info, max_message }), end))
     }
 
     pub(crate) fn info(&self) -> &EvaluatorInfo {
@@ -147,120 +126,44 @@ impl Session {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.jobs.lock().closed.is_none()
+        self.direct.is_open() && self.masked.as_ref().is_none_or(|m| m.online.is_open() && m.bulk.is_open())
     }
 
     /// Ends the session; every job in flight hears it.
     pub(crate) fn close(&self, reason: &str) {
-        self.jobs.close(reason);
+        self.direct.jobs().close(reason);
+        if let Some(MaskedStreams { online, bulk }) = &self.masked {
+            online.jobs().close(reason);
+            bulk.jobs().close(reason);
+        }
         self.stop.cancel();
     }
-
-    /// A new job that may be answered by at most `parts` parts of `bytes` bytes together.
-    ///
-    /// # Errors
-    /// Why the session is closed.
-    pub(crate) fn register(&self, parts: usize, bytes: usize) -> Result<(u64, channel::Receiver<Event>), String> {
-        let mut table = self.jobs.lock();
-        if let Some(reason) = &table.closed {
-            return Err(reason.clone());
-        }
-        let id = self.jobs.next.fetch_add(1, Ordering::Relaxed);
-        let (events, receiver) = channel::channel();
-        table.waiting.insert(id, Waiting { events, parts_left: parts, bytes_left: bytes });
-        Ok((id, receiver))
-    }
-
-    /// Forgets a job; answers that still come for it are dropped.
-    pub(crate) fn forget(&self, id: u64) {
-        self.jobs.lock().waiting.remove(&id);
-    }
-
-    /// Queues a message, waiting for room in slices of [`super::POLL`] while `go_on` says so; false if it was not
-    /// queued. Adds the time it waited to `blocked`.
-    pub(crate) fn send(&self, job: TileJob, blocked: &mut Duration, go_on: impl Fn() -> bool) -> bool {
-        let mut job = job;
-        loop {
-            job = match self.outgoing.try_send(job) {
-                Ok(()) => return true,
-                Err(mpsc::error::TrySendError::Closed(_)) => return false,
-                Err(mpsc::error::TrySendError::Full(job)) => job,
-            };
-            if !go_on() || !self.is_open() {
-                return false;
-            }
-            let start = Instant::now();
-            let _ = self.handle.block_on(async { timeout(super::POLL, self.outgoing.reserve()).await.map(drop) });
-            *blocked += start.elapsed();
-        }
-    }
-
-    /// Queues a message if there is room.
-    pub(crate) fn try_send(&self, job: TileJob) {
-        let _ = self.outgoing.try_send(job);
-    }
 }
 
-impl Jobs {
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn close(&self, reason: &str) {
-        let mut table = self.lock();
-        table.closed.get_or_insert_with(|| reason.to_owned());
-        for (_, job) in table.waiting.drain() {
-            let _ = job.events.send(Event::Lost(reason.to_owned()));
-        }
-    }
-
-    /// Hands one answer to its job.
-    ///
-    /// # Errors
-    /// What the evaluator did that ends the session.
-    fn deliver(&self, answer: TileAnswer) -> Result<(), String> {
-        let id = answer.job_id;
-        let mut table = self.lock();
-        let Some(job) = table.waiting.get_mut(&id) else {
-            // Late answers to a job that was cancelled are lawful; to one that never was, not.
-            let known = id < self.next.load(Ordering::Relaxed);
-            return if known { Ok(()) } else { Err(format!("it answers job {id}, which was never sent")) };
-        };
-        let event = match answer.body {
-            Some(tile_answer::Body::Part(part)) => {
-                let left = job.bytes_left.checked_sub(part.coefficients.len()).zip(job.parts_left.checked_sub(1));
-                let Some((bytes, parts)) = left else {
-                    return Err(format!("it answers more than job {id} asks for"));
-                };
-                (job.bytes_left, job.parts_left) = (bytes, parts);
-                Event::Part(part)
-            }
-            Some(tile_answer::Body::Failure(failure)) => Event::Failed(failure),
-            None => return Err(format!("it answers job {id} with nothing")),
-        };
-        let _ = job.events.send(event);
-        Ok(())
-    }
+async fn connect(endpoint: &Endpoint) -> Result<Client, Refusal> {
+    let channel = endpoint.connect().await.map_err(|e| Refusal { reason: clean(&chain(&e)), fatal: false })?;
+    Ok(Client::new(channel).max_decoding_message_size(MAX_MESSAGE))
 }
 
-async fn read(mut answers: Streaming<TileAnswer>, jobs: Arc<Jobs>, stop: CancellationToken) -> String {
-    let reason = loop {
-        let message = tokio::select! {
-            () = stop.cancelled() => break "closed by the runtime".to_owned(),
-            message = answers.message() => message,
-        };
-        match message {
-            Ok(Some(answer)) => {
-                if let Err(reason) = jobs.deliver(answer) {
-                    break reason;
-                }
-            }
-            Ok(None) => break "it has ended the stream".into(),
-            Err(status) => break Refusal::from(status).reason,
-        }
-    };
-    jobs.close(&reason);
-    reason
+fn describe(
+    endpoint: &Endpoint,
+    residents: &Residents,
+    hello: &HelloResponse,
+    states: &[MatrixState],
+) -> EvaluatorInfo {
+    let count = |r| u32::try_from(states.iter().filter(|s| s.residency() == r).count()).unwrap_or(u32::MAX);
+    let weights: usize = residents.plan.matrices.iter().map(|m| m.matrix.int8.data().len()).sum();
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    let bytes_per_weight = states.iter().map(|s| s.bytes).sum::<u64>() as f64 / weights.max(1) as f64;
+    EvaluatorInfo {
+        endpoint: endpoint.uri().to_string(),
+        version: clean(&hello.version),
+        backend: clean(&hello.backend),
+        isa: clean(&hello.isa),
+        bytes_per_weight,
+        pinned_layers: count(Residency::Pinned),
+        fallback_layers: count(Residency::Fallback),
+    }
 }
 
 async fn hello(client: &mut Client, residents: &Residents) -> Result<HelloResponse, Refusal> {

@@ -1,0 +1,201 @@
+//! Linear layers by the evaluator, on one-time-padded activations (protocols `masked` and `auto`).
+//!
+//! A call takes a lane of the matrix for each of its vectors. The lane is used up when its message is made, before it
+//! is sent: whatever happens then, a repetition takes another one. Without lanes `masked` waits for the pool and `auto`
+//! encrypts the activations instead.
+
+use super::{
+    Call, Linear, LinearId,
+    delegate::{Check, Delegate, Failure, MAX_VECTORS},
+    direct::{DirectLinear, in_chunks},
+    link::{Event, MaskedStreams, POLL, Session},
+};
+use crate::{Error, pool::MaskPool};
+use bytes::Bytes;
+use proto::v1::{JobTiming, OnlineAnswer, OnlineJob, online_answer};
+use std::{
+    sync::{
+        Arc,
+        atomic::Ordering,
+        mpsc::{Receiver, RecvTimeoutError},
+    },
+    time::{Duration, Instant},
+};
+use trusted_he::{Lane, Masked};
+use zeroize::Zeroizing;
+
+/// Delegates to one evaluator, with masks from a pool.
+pub struct MaskedLinear {
+    delegate: Arc<Delegate>,
+    pool: Arc<MaskPool>,
+    /// For calls that find no lanes.
+    direct: Option<Arc<DirectLinear>>,
+}
+
+impl MaskedLinear {
+    /// Protocol `masked`, or `auto` if there is a `direct` to fall back to.
+    pub fn new(delegate: Arc<Delegate>, pool: Arc<MaskPool>, direct: Option<Arc<DirectLinear>>) -> Self {
+        Self { delegate, pool, direct }
+    }
+
+    fn attempt(
+        &self,
+        session: &Session,
+        call: &Call,
+        index: usize,
+        ints: &[i32],
+        sums: &mut [i32],
+    ) -> Result<(), Failure> {
+        let vectors = ints.len() / self.delegate.plan.matrices[index].matrix.int8.cols();
+        let lanes = match (self.pool.take(index, vectors), &self.direct) {
+            (Some(lanes), _) => lanes,
+            (None, Some(direct)) => return direct.attempt(session, call, index, ints, sums),
+            (None, None) => self.pool.wait(call, index, vectors, self.delegate.retry_for)?,
+        };
+        let Some(streams) = &session.masked else {
+            return Err(Failure::Local(Error::Bug("a session without the streams of masked delegation".into())));
+        };
+        let result = Job { delegate: &self.delegate, session, streams, call, index }.run(lanes, &self.pool, ints, sums);
+        match &result {
+            Ok(()) => {
+                call.meter.masked.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(Failure::Forged(_)) => self.pool.distrust(index),
+            Err(_) => {}
+        }
+        result
+    }
+}
+
+impl Linear for MaskedLinear {
+    fn apply(&self, call: &Call, id: LinearId, xs: &[f32], vectors: usize, ys: &mut [f32]) -> Result<(), Error> {
+        let d = &self.delegate;
+        let chunk = MAX_VECTORS.min(self.pool.capacity());
+        in_chunks(d, call, id, (xs, vectors, ys), chunk, |index, ints, sums| {
+            d.persist(call, index, |session| self.attempt(session, call, index, ints, sums))
+        })
+    }
+}
+
+/// One attempt at one job.
+struct Job<'a> {
+    delegate: &'a Delegate,
+    session: &'a Session,
+    streams: &'a MaskedStreams,
+    call: &'a Call,
+    index: usize,
+}
+
+impl Job<'_> {
+    /// `sums` is [vectors][int8 rows], `ints` [vectors][cols]; one lane a vector.
+    fn run(&self, lanes: Vec<Lane>, pool: &MaskPool, ints: &[i32], sums: &mut [i32]) -> Result<(), Failure> {
+        let start = Instant::now();
+        let int8 = &self.delegate.plan.matrices[self.index].matrix.int8;
+        let (rows, cols, vectors) = (int8.rows(), int8.cols(), lanes.len());
+        let mut words = vec![0u32; vectors * cols];
+        let mut masked = Vec::with_capacity(vectors);
+        for ((lane, x), out) in lanes.into_iter().zip(ints.chunks_exact(cols)).zip(words.chunks_exact_mut(cols)) {
+            masked.push(lane.mask(x, out).map_err(|e| Failure::of(e, Check::Online))?);
+        }
+        let (job_id, events) = self.streams.online.register(1, 4 * vectors * rows).map_err(Failure::Again)?;
+        let job = OnlineJob {
+            job_id,
+            matrix_id: Bytes::copy_from_slice(&self.delegate.ids[self.index]),
+            vectors: u32::try_from(vectors).unwrap_or(u32::MAX),
+            words: little_endian(&words),
+        };
+        let meter = &self.call.meter;
+        meter.round_trips.fetch_add(1, Ordering::Relaxed);
+        meter.bytes_up.fetch_add(job.words.len() as u64, Ordering::Relaxed);
+        let ends = start + self.delegate.deadline;
+        let wanted = || !self.call.is_cancelled() && Instant::now() < ends;
+        let masking = start.elapsed();
+        let sent = Instant::now();
+        let answer = if self.streams.online.send(job, &mut Duration::default(), wanted) {
+            self.receive(&events, ends)
+        } else {
+            Err(self.gone(ends))
+        };
+        self.streams.online.forget(job_id);
+        let waited = sent.elapsed();
+        let start = Instant::now();
+        let result = answer.and_then(|(answer, timing)| {
+            meter.bytes_down.fetch_add(answer.len() as u64, Ordering::Relaxed);
+            self.open(masked, pool, &answer, ints, sums).map(|()| timing)
+        });
+        let opening = start.elapsed();
+        let timing = result.as_ref().ok().copied().unwrap_or_default();
+        let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        let evaluator = timing.compute_ns.saturating_add(timing.queued_ns).min(ns(waited));
+        meter.crypto_ns.fetch_add(ns(masking + opening), Ordering::Relaxed);
+        meter.evaluator_ns.fetch_add(evaluator, Ordering::Relaxed);
+        meter.wire_ns.fetch_add(ns(waited) - evaluator, Ordering::Relaxed);
+        result.map(|_| ())
+    }
+
+    fn receive(&self, events: &Receiver<Event<OnlineAnswer>>, ends: Instant) -> Result<(Bytes, JobTiming), Failure> {
+        loop {
+            let answer = match events.recv_timeout(POLL) {
+                Ok(Event::Answer(answer)) => answer,
+                Ok(Event::Lost(reason)) => return Err(Failure::Again(reason)),
+                Err(RecvTimeoutError::Disconnected) => return Err(Failure::Again("the session closed".into())),
+                Err(RecvTimeoutError::Timeout) if self.call.is_cancelled() || Instant::now() >= ends => {
+                    return Err(self.gone(ends));
+                }
+                Err(RecvTimeoutError::Timeout) => continue,
+            };
+            return match answer.body {
+                Some(online_answer::Body::Words(words)) => Ok((words, answer.timing.unwrap_or_default())),
+                Some(online_answer::Body::Failure(failure)) => Err(self.delegate.refused(self.session, &failure)),
+                None => Err(Failure::Hostile("answers with nothing".into())),
+            };
+        }
+    }
+
+    /// Why a job ended without an answer.
+    fn gone(&self, ends: Instant) -> Failure {
+        if self.call.is_cancelled() {
+            Failure::Cancelled
+        } else if Instant::now() >= ends {
+            Failure::Again(format!("no answer within {:.1} s", self.delegate.deadline.as_secs_f64()))
+        } else {
+            Failure::Again("the session closed while sending".into())
+        }
+    }
+
+    /// Takes the masks off and checks; every vector must pass.
+    fn open(
+        &self,
+        masked: Vec<Masked>,
+        pool: &MaskPool,
+        answer: &Bytes,
+        ints: &[i32],
+        sums: &mut [i32],
+    ) -> Result<(), Failure> {
+        let int8 = &self.delegate.plan.matrices[self.index].matrix.int8;
+        let (rows, cols) = (int8.rows(), int8.cols());
+        let expected = 4 * masked.len() * rows;
+        if answer.len() != expected {
+            return Err(Failure::Hostile(format!("answers {} bytes, expected {expected}", answer.len())));
+        }
+        let challenge = pool.challenge(self.index);
+        let mut words = Zeroizing::new(vec![0u32; rows]);
+        let vectors = ints.chunks_exact(cols).zip(sums.chunks_exact_mut(rows)).zip(answer.chunks_exact(4 * rows));
+        for (masked, ((x, y), bytes)) in masked.into_iter().zip(vectors) {
+            for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                *word = u32::from_le_bytes(*bytes);
+            }
+            let unproven = masked.unmask(&words).map_err(|e| Failure::of(e, Check::Online))?;
+            let start = Instant::now();
+            unproven.verify(&challenge, x, y).map_err(|e| Failure::of(e, Check::Online))?;
+            let spent = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.call.meter.verify_ns.fetch_add(spent, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// Words as they travel.
+fn little_endian(words: &[u32]) -> Bytes {
+    words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>().into()
+}
