@@ -64,6 +64,28 @@ impl Progress {
         }
     }
 
+    /// `done` of `total` are there: a bar on a terminal, elsewhere a whole line every few seconds.
+    pub fn count(&self, what: &str, done: u64, total: u64) {
+        if !self.terminal {
+            self.busy(format!("{what}: {done} of {total}"));
+            return;
+        }
+        self.waiting.store(true, Ordering::Relaxed);
+        let mut slot = self.lock();
+        if slot.as_ref().is_none_or(|bar| bar.length() != Some(total))
+            && let Some(other) = slot.take()
+        {
+            other.finish_and_clear();
+        }
+        let bar = slot.get_or_insert_with(|| {
+            let bar = ProgressBar::new(total).with_style(style("{msg} [{wide_bar}] {pos}/{len} [{elapsed}]"));
+            bar.set_message(what.to_owned());
+            bar.enable_steady_tick(Duration::from_millis(120));
+            bar
+        });
+        bar.set_position(done);
+    }
+
     /// Removes the redrawn line.
     pub fn idle(&self) {
         self.waiting.store(false, Ordering::Relaxed);
