@@ -51,7 +51,7 @@ pub struct LocalArgs {
     /// Threads of each daemon [default: as many as the machine has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// How the evaluator holds the weights
+    /// How the evaluator holds the weights of direct; with masked and auto they are int8 in any case
     #[arg(long, value_enum, default_value = "auto")]
     pub residency: Residency,
     /// Memory budget of the evaluator, bytes or e.g. 8GiB [default: the evaluator's own]
