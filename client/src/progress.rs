@@ -156,3 +156,30 @@ impl Drop for Transfer<'_> {
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the templates of this file are valid")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_a_terminal_a_count_takes_the_line_over_and_keeps_what_refines_it() {
+        let mut progress = Progress::default();
+        progress.terminal = true;
+        let shown = |progress: &Progress| {
+            let slot = progress.lock();
+            let bar = slot.as_ref().unwrap();
+            (bar.message(), bar.position(), bar.length())
+        };
+        progress.busy("loading");
+        assert_eq!(shown(&progress), ("loading".into(), 0, None));
+        progress.count("lanes", 3, 96);
+        assert_eq!(shown(&progress), ("lanes".into(), 3, Some(96)));
+        progress.refine("encrypting masks: 40 %");
+        progress.count("lanes", 40, 96);
+        assert_eq!(shown(&progress), ("encrypting masks: 40 %".into(), 40, Some(96)));
+        progress.count("lanes", 40, 64);
+        assert_eq!(shown(&progress), ("lanes".into(), 40, Some(64)), "another total is another bar");
+        progress.idle();
+        assert!(progress.lock().is_none());
+    }
+}

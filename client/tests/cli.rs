@@ -50,6 +50,25 @@ fn refuses(command: &mut Command, code: i32, words: &[&str]) {
     }
 }
 
+/// Writes a program by another process: a file that this one had open for writing could not be run while a child
+/// that another test is just starting still has it open too.
+fn install(shell: &str, path: &Path, from: &str) {
+    let status = Command::new("/bin/sh").args(["-c", shell, "sh"]).arg(path).arg(from).status().unwrap();
+    assert!(status.success(), "{}", path.display());
+}
+
+/// Makes `path` a program of these lines.
+fn script(path: &Path, text: &str) {
+    install("printf %s \"$2\" > \"$1\" && chmod 700 \"$1\"", path, text);
+}
+
+/// A `bifrost` that lies in `dir`, without its daemons.
+fn lonely(dir: &Path) -> PathBuf {
+    let path = dir.join("bifrost");
+    install("cp \"$2\" \"$1\"", &path, env!("CARGO_BIN_EXE_bifrost"));
+    path
+}
+
 fn temp() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
@@ -124,8 +143,7 @@ fn unknown_models_are_refused_by_name() {
 #[test]
 fn missing_daemons_are_named_with_the_command_that_builds_them() {
     let alone = temp();
-    let lonely = alone.path().join("bifrost");
-    std::fs::copy(env!("CARGO_BIN_EXE_bifrost"), &lonely).unwrap();
+    let lonely = lonely(alone.path());
     for args in [vec!["demo"], vec!["demo", "--json"], vec!["generate", "--prompt", "x", "--json"]] {
         let program = alone.path().join("gpu-evaluator");
         let words = [program.to_str().unwrap(), "cargo build --release"];
@@ -136,17 +154,10 @@ fn missing_daemons_are_named_with_the_command_that_builds_them() {
     refuses(Command::new(&lonely).args(["model", "inspect", "synthetic:gpt2-124m"]), 1, &["trusted-runtime"]);
 }
 
-/// Makes `path` a program.
-fn script(path: &Path, text: &str) {
-    std::fs::write(path, text).unwrap();
-    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-}
-
 #[test]
 fn the_runtime_is_told_the_protocol_and_what_was_said_about_lanes() {
     let dir = temp();
-    let bifrost = dir.path().join("bifrost");
-    std::fs::copy(env!("CARGO_BIN_EXE_bifrost"), &bifrost).unwrap();
+    let bifrost = lonely(dir.path());
     // An evaluator that says where it listens and ends with its standard input, and a runtime that only notes its
     // arguments.
     let listens =
