@@ -2,10 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use proto::v1;
 
 use crate::model::DEFAULT;
+
+mod values;
+
+pub use values::{Protocol, Residency, Weights};
+use values::{number, size};
 
 /// Encrypted delegation of LLM inference: the prompt stays in the enclave, the matrices run elsewhere.
 #[derive(Parser)]
@@ -37,78 +42,6 @@ pub enum ModelCommand {
     Inspect(InspectArgs),
 }
 
-/// How linear layers are executed.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
-pub enum Protocol {
-    /// Encrypted activations, multiplied by the evaluator
-    Direct,
-    /// In the runtime's own process
-    Local,
-}
-
-impl Protocol {
-    /// Name on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::Local => "local",
-        }
-    }
-}
-
-impl From<Protocol> for v1::Protocol {
-    fn from(protocol: Protocol) -> Self {
-        match protocol {
-            Protocol::Direct => Self::Direct,
-            Protocol::Local => Self::Local,
-        }
-    }
-}
-
-/// Precision of the quantized weights.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
-pub enum Weights {
-    /// int8 per row
-    W8,
-    /// int16 per row, held as two int8 planes
-    W16,
-}
-
-impl Weights {
-    /// Name on the command line and in JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::W8 => "w8",
-            Self::W16 => "w16",
-        }
-    }
-}
-
-/// How the evaluator holds the weights.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
-pub enum Residency {
-    /// NTT form, 8 bytes per weight
-    Pinned,
-    /// int8, encoded on the fly, 1 byte per weight
-    Fallback,
-    /// As the evaluator's memory allows
-    Auto,
-}
-
-impl Residency {
-    /// Name on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pinned => "pinned",
-            Self::Fallback => "fallback",
-            Self::Auto => "auto",
-        }
-    }
-}
-
 /// The daemons that `demo` and `generate` start.
 #[derive(Args, Clone)]
 pub struct LocalArgs {
@@ -118,12 +51,19 @@ pub struct LocalArgs {
     /// Threads of each daemon [default: as many as the machine has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// How the evaluator holds the weights
+    /// How the evaluator holds the weights of direct; with masked and auto they are int8 in any case
     #[arg(long, value_enum, default_value = "auto")]
     pub residency: Residency,
-    /// Memory budget of the evaluator in bytes [default: the evaluator's own]
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Memory budget of the evaluator, bytes or e.g. 8GiB [default: the evaluator's own]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
     pub evaluator_memory: Option<u64>,
+    /// Lanes the runtime keeps ready for masked delegation, one for each vector that goes through the layers; 0 is as
+    /// many as its memory for them allows [default: the runtime's own]
+    #[arg(long, value_name = "N")]
+    pub lanes: Option<u32>,
+    /// Memory of the runtime for lanes, bytes or e.g. 2GiB [default: the runtime's own]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub pool_memory: Option<u64>,
     /// Pass on what the daemons write to standard error
     #[arg(short, long)]
     pub verbose: bool,
@@ -142,7 +82,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_tokens: u32,
     /// How linear layers are executed
-    #[arg(long, value_enum, default_value = "direct")]
+    #[arg(long, value_enum, default_value = "masked")]
     pub protocol: Protocol,
     /// The daemons.
     #[command(flatten)]
@@ -186,7 +126,7 @@ pub struct GenerateArgs {
     /// How tokens are chosen.
     #[command(flatten)]
     pub sampling: SamplingArgs,
-    /// How linear layers are executed [default: direct, or the running runtime's own]
+    /// How linear layers are executed [default: masked, or the running runtime's own]
     #[arg(long, value_enum)]
     pub protocol: Option<Protocol>,
     /// The daemons.
@@ -260,15 +200,6 @@ pub struct InspectArgs {
     pub json: bool,
 }
 
-/// Parses a finite number and checks its range.
-fn number(text: &str, allowed: &str, holds: fn(f32) -> bool) -> Result<f32, String> {
-    match text.parse::<f32>() {
-        Ok(value) if value.is_finite() && holds(value) => Ok(value),
-        Ok(_) => Err(format!("allowed is {allowed}")),
-        Err(_) => Err(format!("not a number; allowed is {allowed}")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -278,6 +209,18 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn masked_is_the_default_and_every_protocol_has_its_name() {
+        let parsed = |args: &[&str]| Cli::try_parse_from([&["bifrost"], args].concat()).unwrap().command;
+        let Command::Demo(demo) = parsed(&["demo"]) else { panic!("demo is demo") };
+        assert_eq!((demo.protocol, demo.local.lanes, demo.local.pool_memory), (Protocol::Masked, None, None));
+        for name in ["local", "direct", "masked", "auto"] {
+            let Command::Demo(demo) = parsed(&["demo", "--protocol", name]) else { panic!("demo is demo") };
+            assert_eq!(demo.protocol.name(), name);
+            assert_eq!(Protocol::of(demo.protocol.into()), Some(demo.protocol));
+        }
     }
 
     #[test]
@@ -291,6 +234,9 @@ mod tests {
             ("--top-k", ["1", "50"], ["0", "-1"]),
             ("--max-tokens", ["1", "4096"], ["0", "x"]),
             ("--threads", ["1", "64"], ["0", "1025"]),
+            ("--lanes", ["0", "2048"], ["-1", "4294967296"]),
+            ("--pool-memory", ["4096", "2GiB"], ["0", "2 gigs"]),
+            ("--evaluator-memory", ["1", "500 MB"], ["0KiB", "17179869184 GiB"]),
         ] {
             for value in good {
                 assert!(with(flag, value).is_ok(), "{flag} {value}");

@@ -9,6 +9,7 @@ use proto::v1;
 use crate::cli::{DemoArgs, Protocol};
 use crate::deployment::{Deployment, EVALUATOR, RUNTIME, Setup, installed};
 use crate::inference::{Completion, request};
+use crate::lanes::fill;
 use crate::progress::Progress;
 use crate::report::{Report, print, printable};
 use crate::stop::Stop;
@@ -35,6 +36,10 @@ pub async fn run(args: &DemoArgs, progress: &Arc<Progress>, stop: &Stop) -> Resu
     let connection = deployment.connection().clone();
     announce(&deployment, args.protocol, begin, progress);
 
+    if args.protocol == Protocol::Masked {
+        fill(&mut deployment, args.max_tokens, progress).await?;
+    }
+
     let mut ask = request(&args.prompt, deployment.description(), false);
     ask.max_tokens = args.max_tokens;
     ask.set_protocol(args.protocol.into());
@@ -48,6 +53,7 @@ pub async fn run(args: &DemoArgs, progress: &Arc<Progress>, stop: &Stop) -> Resu
         print(if answer.is_ok() { "\n\n" } else { "\n" })?;
     }
     let answer = answer?;
+    let model = v1::DescribeResponse { lanes: connection.lanes().await?, ..deployment.description().clone() };
 
     progress.busy("the same prompt on the local path, for comparison");
     ask.set_protocol(v1::Protocol::Local);
@@ -56,11 +62,11 @@ pub async fn run(args: &DemoArgs, progress: &Arc<Progress>, stop: &Stop) -> Resu
 
     let difference = first_difference(&answer, &local);
     let (timing, tokens) = (answer.timing, answer.token_ids.len());
-    let report = Report::new(answer, deployment.description(), Some(&local));
+    let report = Report::new(answer, &model, Some(&local));
     if args.json {
         print(&format!("{}\n", report.to_json()))?;
     } else {
-        print(&format!("{}\n", report.to_table(&timing, deployment.description(), Some(&local.timing))))?;
+        print(&format!("{}\n", report.to_table(&timing, &model, Some(&local.timing))))?;
     }
     match difference {
         None if args.json => Ok(ExitCode::SUCCESS),
@@ -95,7 +101,7 @@ pub(crate) fn announce(deployment: &Deployment, protocol: Protocol, begin: Insta
         model.weights
     ));
     match (&model.evaluator, protocol) {
-        (Some(evaluator), Protocol::Direct) => progress.say(&format!(
+        (Some(evaluator), protocol) if protocol.delegates() => progress.say(&format!(
             "processes    bifrost, {RUNTIME} (keys), {EVALUATOR} (no keys; {}, {}): loopback, mutual TLS, ready in {:.1} s",
             evaluator.backend,
             evaluator.isa,

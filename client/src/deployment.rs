@@ -78,7 +78,7 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    /// Starts the daemons and waits until the model is loaded and, for `Direct`, resident on the evaluator.
+    /// Starts the daemons and waits until the model is loaded and, for a delegating protocol, resident on the evaluator.
     ///
     /// # Errors
     /// A missing program, a daemon that ends early or does not get ready; each with its last line.
@@ -95,13 +95,11 @@ impl Deployment {
         };
 
         progress.busy("starting the daemons");
-        let mut evaluator = match setup.protocol {
-            Protocol::Direct => {
-                let args = evaluator_args(&setup.daemons, &certificates);
-                Some(Daemon::start(launch(EVALUATOR, evaluator_program, args, "evaluator.port"))?)
-            }
-            Protocol::Local => None,
-        };
+        let mut evaluator = None;
+        if setup.protocol.delegates() {
+            let args = evaluator_args(&setup.daemons, &certificates);
+            evaluator = Some(Daemon::start(launch(EVALUATOR, evaluator_program, args, "evaluator.port"))?);
+        }
         let evaluator_port = match &mut evaluator {
             Some(evaluator) => Some(evaluator.port(LISTEN_LIMIT).await?),
             None => None,
@@ -238,6 +236,12 @@ fn runtime_args(setup: &Setup, certificates: &Certificates, evaluator_port: Opti
     args.extend(["--model".into(), OsString::from(&setup.model)]);
     args.extend(["--weights", setup.daemons.weights.name(), "--protocol", setup.protocol.name()].map(Into::into));
     args.extend(["--residency", setup.daemons.residency.name()].map(Into::into));
+    if let Some(lanes) = setup.daemons.lanes {
+        args.extend(["--lanes".into(), lanes.to_string().into()]);
+    }
+    if let Some(bytes) = setup.daemons.pool_memory {
+        args.extend(["--pool-memory".into(), bytes.to_string().into()]);
+    }
     args.extend(tls(certificates, Role::Runtime));
     if let Some(port) = evaluator_port {
         args.extend(["--evaluator".into(), format!("https://127.0.0.1:{port}").into()]);

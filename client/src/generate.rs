@@ -12,6 +12,7 @@ use crate::cli::{GenerateArgs, Protocol};
 use crate::demo::{announce, echo};
 use crate::deployment::{Deployment, Setup, installed};
 use crate::inference::{Address, Completion, Runtime, request};
+use crate::lanes::fill;
 use crate::progress::Progress;
 use crate::report::{Report, print};
 use crate::stop::Stop;
@@ -60,6 +61,7 @@ pub async fn run(args: &GenerateArgs, progress: &Arc<Progress>, stop: &Stop) -> 
     }
     let answer = answer?;
     let timing = answer.timing;
+    let description = v1::DescribeResponse { lanes: connection.lanes().await?, ..description };
     let report = Report::new(answer, &description, None);
     if args.json {
         print(&format!("{}\n", report.to_json()))?;
@@ -75,12 +77,15 @@ async fn start(args: &GenerateArgs, progress: &Arc<Progress>, stop: &Stop) -> Re
         (None, Some(model)) => model.clone(),
         (None, None) => model::DEFAULT.into(),
     };
-    let protocol = args.protocol.unwrap_or(Protocol::Direct);
+    let protocol = args.protocol.unwrap_or(Protocol::Masked);
     let source = model::resolve_async(&source, progress, stop).await?;
     let begin = Instant::now();
     let setup = Setup { model: source, protocol, daemons: args.local.clone() };
-    let deployment = Deployment::start(&setup, progress).await?;
+    let mut deployment = Deployment::start(&setup, progress).await?;
     announce(&deployment, protocol, begin, progress);
+    if protocol == Protocol::Masked {
+        fill(&mut deployment, args.max_tokens, progress).await?;
+    }
     Ok(deployment)
 }
 

@@ -42,6 +42,10 @@ pub struct Completion {
     pub protocol: v1::Protocol,
     /// Medians over the decode steps.
     pub timing: v1::Timing,
+    /// Decode steps whose linear calls were all masked.
+    pub masked_steps: u32,
+    /// The other decode steps of a delegating protocol.
+    pub direct_steps: u32,
 }
 
 /// An open connection to a runtime.
@@ -96,6 +100,14 @@ impl Runtime {
         Ok(self.client().describe(v1::DescribeRequest {}).await?.into_inner())
     }
 
+    /// The mask pool as of now; none where nothing is masked.
+    ///
+    /// # Errors
+    /// [`Error::Runtime`].
+    pub async fn lanes(&self) -> Result<Option<v1::Lanes>, Error> {
+        Ok(self.describe().await?.lanes)
+    }
+
     /// Runs one request; `on_text` sees every piece of text as it comes.
     ///
     /// # Errors
@@ -130,6 +142,8 @@ impl Runtime {
                         finish_reason,
                         protocol: started.protocol(),
                         timing,
+                        masked_steps: finished.masked_steps,
+                        direct_steps: finished.direct_steps,
                     });
                 }
                 None => return Err(self.broken("an event of an unknown kind")),

@@ -14,6 +14,7 @@ pub mod deployment;
 pub mod error;
 pub mod generate;
 pub mod inference;
+pub mod lanes;
 pub mod model;
 pub mod progress;
 pub mod report;

@@ -64,6 +64,28 @@ impl Progress {
         }
     }
 
+    /// `done` of `total` are there: a bar on a terminal, elsewhere a whole line every few seconds.
+    pub fn count(&self, what: &str, done: u64, total: u64) {
+        if !self.terminal {
+            self.busy(format!("{what}: {done} of {total}"));
+            return;
+        }
+        self.waiting.store(true, Ordering::Relaxed);
+        let mut slot = self.lock();
+        if slot.as_ref().is_none_or(|bar| bar.length() != Some(total))
+            && let Some(other) = slot.take()
+        {
+            other.finish_and_clear();
+        }
+        let bar = slot.get_or_insert_with(|| {
+            let bar = ProgressBar::new(total).with_style(style("{msg} [{wide_bar}] {pos}/{len} [{elapsed}]"));
+            bar.set_message(what.to_owned());
+            bar.enable_steady_tick(Duration::from_millis(120));
+            bar
+        });
+        bar.set_position(done);
+    }
+
     /// Removes the redrawn line.
     pub fn idle(&self) {
         self.waiting.store(false, Ordering::Relaxed);
@@ -133,4 +155,31 @@ impl Drop for Transfer<'_> {
 
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("the templates of this file are valid")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_a_terminal_a_count_takes_the_line_over_and_keeps_what_refines_it() {
+        let mut progress = Progress::default();
+        progress.terminal = true;
+        let shown = |progress: &Progress| {
+            let slot = progress.lock();
+            let bar = slot.as_ref().unwrap();
+            (bar.message(), bar.position(), bar.length())
+        };
+        progress.busy("loading");
+        assert_eq!(shown(&progress), ("loading".into(), 0, None));
+        progress.count("lanes", 3, 96);
+        assert_eq!(shown(&progress), ("lanes".into(), 3, Some(96)));
+        progress.refine("encrypting masks: 40 %");
+        progress.count("lanes", 40, 96);
+        assert_eq!(shown(&progress), ("encrypting masks: 40 %".into(), 40, Some(96)));
+        progress.count("lanes", 40, 64);
+        assert_eq!(shown(&progress), ("lanes".into(), 40, Some(64)), "another total is another bar");
+        progress.idle();
+        assert!(progress.lock().is_none());
+    }
 }

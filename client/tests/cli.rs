@@ -50,6 +50,25 @@ fn refuses(command: &mut Command, code: i32, words: &[&str]) {
     }
 }
 
+/// Writes a program by another process: a file that this one had open for writing could not be run while a child
+/// that another test is just starting still has it open too.
+fn install(shell: &str, path: &Path, from: &str) {
+    let status = Command::new("/bin/sh").args(["-c", shell, "sh"]).arg(path).arg(from).status().unwrap();
+    assert!(status.success(), "{}", path.display());
+}
+
+/// Makes `path` a program of these lines.
+fn script(path: &Path, text: &str) {
+    install("printf %s \"$2\" > \"$1\" && chmod 700 \"$1\"", path, text);
+}
+
+/// A `bifrost` that lies in `dir`, without its daemons.
+fn lonely(dir: &Path) -> PathBuf {
+    let path = dir.join("bifrost");
+    install("cp \"$2\" \"$1\"", &path, env!("CARGO_BIN_EXE_bifrost"));
+    path
+}
+
 fn temp() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
@@ -62,13 +81,14 @@ fn help_names_every_command_and_flag() {
         (vec!["model", "--help"], "fetch inspect"),
         (
             vec!["demo", "--help"],
-            "--model --prompt --max-tokens --protocol --weights --threads --residency --evaluator-memory --json \
-             smollm2-135m w8 w16 direct local pinned fallback",
+            "--model --prompt --max-tokens --protocol --weights --threads --residency --evaluator-memory --lanes \
+             --pool-memory --json smollm2-135m w8 w16 masked auto direct local pinned fallback",
         ),
         (
             vec!["generate", "--help"],
             "--endpoint --ca --cert --key --model --synthetic --prompt --prompt-file --max-tokens --temperature \
-             --top-k --top-p --min-p --repetition-penalty --seed --protocol --weights --raw --json gpt2-124m",
+             --top-k --top-p --min-p --repetition-penalty --seed --protocol --weights --lanes --pool-memory --raw \
+             --json gpt2-124m masked auto direct local",
         ),
         (vec!["model", "inspect", "--help"], "--fidelity --json"),
         (vec!["model", "fetch", "--help"], "--force smollm2-135m"),
@@ -94,7 +114,11 @@ fn arguments_out_of_range_are_refused() {
         (vec!["demo", "--max-tokens", "0"], ["--max-tokens", "0", "1.."]),
         (vec!["demo", "--threads", "5000"], ["--threads", "5000", "1024"]),
         (vec!["demo", "--weights", "w4"], ["--weights", "w4", "invalid"]),
-        (vec!["demo", "--protocol", "masked"], ["--protocol", "masked", "invalid"]),
+        (vec!["demo", "--protocol", "plain"], ["--protocol", "plain", "invalid"]),
+        (vec!["demo", "--lanes", "many"], ["--lanes", "many", "invalid"]),
+        (vec!["demo", "--pool-memory", "0"], ["--pool-memory", "0", "2GiB"]),
+        (vec!["generate", "--pool-memory", "2 gigs"], ["--pool-memory", "2 gigs", "2GiB"]),
+        (vec!["demo", "--evaluator-memory", "-1"], ["-1", "unexpected", "argument"]),
         (vec!["generate", "--model", "a", "--synthetic", "b"], ["--model", "--synthetic", "cannot be used with"]),
         (vec!["generate", "--prompt", "a", "--prompt-file", "b"], ["--prompt", "--prompt-file", "cannot be used with"]),
     ] {
@@ -119,8 +143,7 @@ fn unknown_models_are_refused_by_name() {
 #[test]
 fn missing_daemons_are_named_with_the_command_that_builds_them() {
     let alone = temp();
-    let lonely = alone.path().join("bifrost");
-    std::fs::copy(env!("CARGO_BIN_EXE_bifrost"), &lonely).unwrap();
+    let lonely = lonely(alone.path());
     for args in [vec!["demo"], vec!["demo", "--json"], vec!["generate", "--prompt", "x", "--json"]] {
         let program = alone.path().join("gpu-evaluator");
         let words = [program.to_str().unwrap(), "cargo build --release"];
@@ -129,6 +152,34 @@ fn missing_daemons_are_named_with_the_command_that_builds_them() {
     std::fs::write(alone.path().join("gpu-evaluator"), "").unwrap();
     refuses(Command::new(&lonely).arg("demo"), 1, &["trusted-runtime", "cargo build --release"]);
     refuses(Command::new(&lonely).args(["model", "inspect", "synthetic:gpt2-124m"]), 1, &["trusted-runtime"]);
+}
+
+#[test]
+fn the_runtime_is_told_the_protocol_and_what_was_said_about_lanes() {
+    let dir = temp();
+    let bifrost = lonely(dir.path());
+    // An evaluator that says where it listens and ends with its standard input, and a runtime that only notes its
+    // arguments.
+    let listens =
+        "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ \"$1\" = --port-file ] && echo 4711 > \"$2\"; shift; done\ncat\n";
+    script(&dir.path().join("gpu-evaluator"), listens);
+    let notes = "#!/bin/sh\necho \"$@\" > \"$0.args\"\necho trusted-runtime: had enough >&2\nexit 1\n";
+    script(&dir.path().join("trusted-runtime"), notes);
+    let told = |args: &[&str]| {
+        refuses(Command::new(&bifrost).args(args), 1, &["trusted-runtime ended early", "had enough"]);
+        std::fs::read_to_string(dir.path().join("trusted-runtime.args")).unwrap()
+    };
+    let (demo, generate) = (["demo", "--model", "synthetic:llama-tiny"], ["generate", "--synthetic", "llama-tiny"]);
+    for command in [demo, generate] {
+        let silent = told(&command);
+        assert!(silent.contains("--protocol masked ") && silent.contains("--evaluator https://"), "{silent}");
+        assert!(!silent.contains("--lanes") && !silent.contains("--pool-memory"), "{silent}");
+        let spoken = told(&[&command[..], &["--protocol", "auto", "--lanes", "0", "--pool-memory", "2GiB"]].concat());
+        assert!(spoken.contains("--protocol auto "), "{spoken}");
+        assert!(spoken.contains("--lanes 0 --pool-memory 2147483648 "), "{spoken}");
+        let local = told(&[&command[..], &["--protocol", "local"]].concat());
+        assert!(local.contains("--protocol local ") && !local.contains("--evaluator "), "{local}");
+    }
 }
 
 #[test]
@@ -294,9 +345,7 @@ fn a_wheel_with_another_hash_is_refused() {
     let dir = temp();
     // Stands in for python: the directory of `pip download -d` is the last argument but one.
     let python = dir.path().join("python");
-    std::fs::write(&python, "#!/bin/sh\nfor last; do scratch=$dir; dir=$last; done\necho x > \"$scratch/some.whl\"\n")
-        .unwrap();
-    std::fs::set_permissions(&python, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    script(&python, "#!/bin/sh\nfor last; do scratch=$dir; dir=$last; done\necho x > \"$scratch/some.whl\"\n");
     let cache = dir.path().join("cache");
     let error = fetched(&cache, NOWHERE.into(), python.to_str().unwrap(), false).unwrap_err().to_string();
     assert!(error.contains("the wheel of some-package==1 has SHA-256 73cb3858a687"), "{error}");

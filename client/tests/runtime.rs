@@ -1,12 +1,18 @@
 //! `bifrost generate --endpoint` against a runtime that does as it is told: streaming, the JSON object, and what
-//! the user reads when the runtime refuses, breaks off, or is somebody else's.
+//! the user reads when the runtime refuses, breaks off, or is somebody else's. And the wait for its lanes.
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed, which is what it is for")]
 
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use client::Error;
 use client::certificates::{Certificates, Role};
+use client::inference::{Address, Runtime};
+use client::lanes::{Patience, filled};
+use client::progress::Progress;
 use proto::v1;
 use proto::v1::generate_event::Event;
 use proto::v1::inference_server::{Inference, InferenceServer};
@@ -16,11 +22,16 @@ use tonic::{Request, Response, Status};
 
 type Events = Vec<Result<v1::GenerateEvent, Status>>;
 
+/// The mask pool at each look at it, counted from 0.
+type Pool = Arc<dyn Fn(usize) -> Option<v1::Lanes> + Send + Sync>;
+
 /// Answers every request with the same events and keeps what it was asked.
 #[derive(Clone)]
 struct Puppet {
     events: Arc<dyn Fn() -> Events + Send + Sync>,
     asked: Arc<Mutex<Vec<v1::GenerateRequest>>>,
+    pool: Pool,
+    looks: Arc<AtomicUsize>,
     has_chat_template: bool,
 }
 
@@ -40,6 +51,7 @@ impl Inference for Puppet {
             has_chat_template: self.has_chat_template,
             ring: Some(v1::RingParams { n: 2048, log2_q: 50.5, security_bits: 128, ..Default::default() }),
             evaluator: Some(v1::EvaluatorInfo { backend: "cpu".into(), isa: "avx2".into(), ..Default::default() }),
+            lanes: (self.pool)(self.looks.fetch_add(1, Ordering::Relaxed)),
             ..Default::default()
         }))
     }
@@ -50,10 +62,15 @@ struct Stage {
     url: String,
     certificates: Certificates,
     asked: Arc<Mutex<Vec<v1::GenerateRequest>>>,
+    looks: Arc<AtomicUsize>,
 }
 
 impl Stage {
     async fn open(has_chat_template: bool, events: impl Fn() -> Events + Send + Sync + 'static) -> Self {
+        Self::with(has_chat_template, events, Arc::new(|_| None)).await
+    }
+
+    async fn with(has_chat_template: bool, events: impl Fn() -> Events + Send + Sync + 'static, pool: Pool) -> Self {
         let certificates = Certificates::issue().unwrap();
         let pem = |path| std::fs::read(path).unwrap();
         let tls = ServerTlsConfig::new()
@@ -62,10 +79,29 @@ impl Stage {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("https://{}", listener.local_addr().unwrap());
         let asked = Arc::new(Mutex::new(Vec::new()));
-        let puppet = Puppet { events: Arc::new(events), asked: Arc::clone(&asked), has_chat_template };
+        let looks = Arc::new(AtomicUsize::new(0));
+        let puppet = Puppet {
+            events: Arc::new(events),
+            asked: Arc::clone(&asked),
+            pool,
+            looks: Arc::clone(&looks),
+            has_chat_template,
+        };
         let server = Server::builder().tls_config(tls).unwrap().add_service(InferenceServer::new(puppet));
         tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        Self { url, certificates, asked }
+        Self { url, certificates, asked, looks }
+    }
+
+    /// Waits for 96 lanes.
+    async fn fill(&self, patience: Patience) -> Result<v1::Lanes, Error> {
+        let address = Address {
+            url: self.url.clone(),
+            ca: self.certificates.ca(),
+            cert: self.certificates.cert(Role::Client),
+            key: self.certificates.key(Role::Client),
+        };
+        let connection = Runtime::connect(&address).await.unwrap();
+        filled(&connection, 96, &patience, &Progress::default()).await
     }
 
     /// Runs `bifrost generate` against the puppet, showing the certificates of `of`.
@@ -92,10 +128,14 @@ fn event(event: Event) -> Result<v1::GenerateEvent, Status> {
 
 /// Two tokens in three events and an orderly finish.
 fn answer() -> Events {
+    answered(v1::Protocol::Direct)
+}
+
+fn answered(protocol: v1::Protocol) -> Events {
     let timing =
         v1::Timing { ttft_ms: 12.5, decode_ms_per_token: 3.25, bytes_up_per_token: 4096, ..Default::default() };
     vec![
-        event(Event::Started(v1::Started { prompt_tokens: 7, protocol: v1::Protocol::Direct.into() })),
+        event(Event::Started(v1::Started { prompt_tokens: 7, protocol: protocol.into() })),
         event(Event::Token(v1::Token { id: 11, text: "gr".into() })),
         event(Event::Token(v1::Token { id: 12, text: "ün".into() })),
         event(Event::Finished(v1::Finished {
@@ -103,6 +143,8 @@ fn answer() -> Events {
             prompt_tokens: 7,
             completion_tokens: 2,
             timing: Some(timing),
+            masked_steps: u32::from(protocol == v1::Protocol::Masked),
+            direct_steps: u32::from(protocol == v1::Protocol::Direct),
         })),
     ]
 }
@@ -175,4 +217,74 @@ async fn a_runtime_of_another_authority_never_gets_the_prompt() {
     assert_eq!((status, stdout.as_str()), (1, ""));
     assert!(stderr.contains("no connection to https://127.0.0.1:") && stderr.contains("certificate"), "{stderr}");
     assert!(stage.asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_masked_answer_comes_with_the_figures_of_its_lanes() {
+    // The pool as it was before the answer is not what the figures are about.
+    let pool = |look| Some(v1::Lanes { ready: 100 - look as u64, used: look as u64, ..lanes(0, 2048, "") });
+    let stage = Stage::with(false, || answered(v1::Protocol::Masked), Arc::new(pool)).await;
+    let (status, stdout, stderr) = stage.generate(&stage.certificates, &["--json", "--protocol", "masked"]).await;
+    assert_eq!(status, 0, "{stderr}");
+    let value: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(value["protocol"], "masked");
+    assert_eq!(value["lanes"], serde_json::json!({"ready": 99, "used": 1, "refill_ms_per_lane": 7.5}));
+    assert_eq!(value["tokens"], serde_json::json!({"masked": 1, "direct": 0}));
+    assert_eq!(value["offline_ms_per_token"], 6.0);
+    assert_eq!(stage.asked.lock().unwrap()[0].protocol(), v1::Protocol::Masked);
+    assert_eq!(stage.looks.load(Ordering::Relaxed), 2, "a running runtime makes the request wait by itself");
+    let (status, _, stderr) = stage.generate(&stage.certificates, &["--protocol", "auto"]).await;
+    assert_eq!(status, 0, "{stderr}");
+    assert_eq!(stage.asked.lock().unwrap()[1].protocol(), v1::Protocol::Auto);
+    assert!(stderr.contains("1 / 0") && stderr.contains("offline work per masked token"), "{stderr}");
+}
+
+fn lanes(ready: u64, capacity: u64, trouble: &str) -> v1::Lanes {
+    let trouble = trouble.into();
+    let (refill_ms_per_lane, enclave_ms_per_lane, evaluator_ms_per_lane) = (7.5, 1.5, 4.5);
+    v1::Lanes {
+        ready,
+        capacity,
+        trouble,
+        refill_ms_per_lane,
+        enclave_ms_per_lane,
+        evaluator_ms_per_lane,
+        ..Default::default()
+    }
+}
+
+/// Asks again at once; nothing that is awaited in these tests takes a minute.
+const PATIENCE: Patience =
+    Patience { poll: Duration::ZERO, trouble: Duration::from_secs(60), stall: Duration::from_secs(60) };
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lanes_are_waited_for_until_enough_are_ready() {
+    let pool = |look| match look {
+        0 => None,
+        1 => Some(lanes(0, 0, "")),
+        2 => Some(lanes(0, 2048, "the evaluator is not connected")),
+        3 => Some(lanes(95, 2048, "")),
+        _ => Some(lanes(96, 2048, "")),
+    };
+    let stage = Stage::with(false, answer, Arc::new(pool)).await;
+    assert_eq!(stage.fill(PATIENCE).await.unwrap().ready, 96);
+    assert_eq!(stage.looks.load(Ordering::Relaxed), 5);
+    let small = Stage::with(false, answer, Arc::new(|look| Some(lanes(look as u64, 3, "")))).await;
+    assert_eq!(small.fill(PATIENCE).await.unwrap().ready, 3, "a full pool is enough");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_does_not_fill_is_one_error_with_the_reason() {
+    let reason = "pool.memory is 1 MiB, one batch takes 900 MiB";
+    let now = Duration::ZERO;
+    let troubled = Stage::with(false, answer, Arc::new(move |_| Some(lanes(0, 2048, reason)))).await;
+    let error = troubled.fill(Patience { trouble: now, ..PATIENCE }).await.unwrap_err().to_string();
+    assert!(error.contains("needs 96 lanes, 0 are ready") && error.ends_with(reason), "{error}");
+    let absent = Stage::open(false, answer).await;
+    let error = absent.fill(Patience { trouble: now, ..PATIENCE }).await.unwrap_err().to_string();
+    assert!(error.contains("needs 96 lanes") && error.ends_with("the runtime keeps no lanes"), "{error}");
+    let stalled = Stage::with(false, answer, Arc::new(|_| Some(lanes(40, 2048, "")))).await;
+    let error = stalled.fill(Patience { stall: Duration::from_millis(20), ..PATIENCE }).await.unwrap_err().to_string();
+    assert_eq!(error, "masked delegation needs 96 lanes, 40 are ready; no lane was added for 0 s");
+    assert!(stalled.looks.load(Ordering::Relaxed) > 1, "it asked again");
 }
