@@ -3,7 +3,7 @@
 use crate::{Error, config::BackendKind};
 use kernels::{Inputs, Int8Matrix, MatrixId, PinnedTiles, Ring, Tiling};
 use proto::v1::Residency;
-use std::{ops::Range, path::PathBuf};
+use std::{ops::Range, path::PathBuf, sync::Arc};
 
 /// A chosen backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ enum Form {
     /// NTT form; the int8 matrix is gone.
     Pinned(PinnedTiles),
     /// Tiles are encoded when they are used.
-    Fallback(Int8Matrix),
+    Fallback(Arc<Int8Matrix>),
 }
 
 /// Memory that a matrix of this tiling will occupy, in bytes.
@@ -94,7 +94,7 @@ impl Matrix {
     ) -> Result<Self, Error> {
         let form = match residency {
             Residency::Pinned => Form::Pinned(PinnedTiles::encode(ring, tiling, &int8)?),
-            Residency::Fallback | Residency::Unspecified => Form::Fallback(int8),
+            Residency::Fallback | Residency::Unspecified => Form::Fallback(Arc::new(int8)),
         };
         Ok(Self { id, name, tiling, form })
     }
@@ -127,6 +127,14 @@ impl Matrix {
         match &self.form {
             Form::Pinned(tiles) => tiles.bytes() as u64,
             Form::Fallback(int8) => int8.data().len() as u64,
+        }
+    }
+
+    /// The weights themselves, unless they are held in NTT form only.
+    pub fn int8(&self) -> Option<&Arc<Int8Matrix>> {
+        match &self.form {
+            Form::Pinned(_) => None,
+            Form::Fallback(int8) => Some(int8),
         }
     }
 

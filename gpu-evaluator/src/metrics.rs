@@ -29,30 +29,86 @@ impl Outcome {
     }
 }
 
+/// A kind of job stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Encrypted tile products.
+    Multiply,
+    /// Products with one-time-padded vectors.
+    Online,
+    /// Products with encrypted lanes.
+    Bulk,
+}
+
+impl Stream {
+    /// Of three names, the one of this kind.
+    fn name(self, [multiply, online, bulk]: [&'static str; 3]) -> &'static str {
+        match self {
+            Self::Multiply => multiply,
+            Self::Online => online,
+            Self::Bulk => bulk,
+        }
+    }
+}
+
 /// A job ended.
-pub fn job(outcome: Outcome) {
-    counter!("bifrost_evaluator_jobs_total", "outcome" => outcome.label()).increment(1);
+pub fn job(stream: Stream, outcome: Outcome) {
+    let name = stream.name([
+        "bifrost_evaluator_jobs_total",
+        "bifrost_evaluator_online_jobs_total",
+        "bifrost_evaluator_bulk_jobs_total",
+    ]);
+    counter!(name, "outcome" => outcome.label()).increment(1);
 }
 
 /// A job waited and computed for so long.
-pub fn job_time(queued: Duration, compute: Duration) {
-    histogram!("bifrost_evaluator_job_queued_seconds").record(queued.as_secs_f64());
-    histogram!("bifrost_evaluator_job_compute_seconds").record(compute.as_secs_f64());
+pub fn job_time(stream: Stream, queued: Duration, compute: Duration) {
+    let waited = stream.name([
+        "bifrost_evaluator_job_queued_seconds",
+        "bifrost_evaluator_online_queued_seconds",
+        "bifrost_evaluator_bulk_queued_seconds",
+    ]);
+    let computed = stream.name([
+        "bifrost_evaluator_job_compute_seconds",
+        "bifrost_evaluator_online_compute_seconds",
+        "bifrost_evaluator_bulk_compute_seconds",
+    ]);
+    histogram!(waited).record(queued.as_secs_f64());
+    histogram!(computed).record(compute.as_secs_f64());
 }
 
-/// Complete jobs waiting for a thread.
-pub fn queue_depth(jobs: usize) {
-    gauge!("bifrost_evaluator_queue_depth").set(f64::from(u32::try_from(jobs).unwrap_or(u32::MAX)));
+/// Rows of a bulk product were computed.
+pub fn bulk_rows(rows: usize) {
+    counter!("bifrost_evaluator_bulk_rows_total").increment(rows as u64);
 }
 
-/// Ciphertext bytes received.
-pub fn bytes_in(bytes: usize) {
-    counter!("bifrost_evaluator_ciphertext_bytes_total", "direction" => "in").increment(bytes as u64);
+/// Complete jobs waiting for a thread. Online jobs have no queue.
+pub fn queue_depth(stream: Stream, jobs: usize) {
+    let name = stream.name([
+        "bifrost_evaluator_queue_depth",
+        "bifrost_evaluator_online_queue_depth",
+        "bifrost_evaluator_bulk_queue_depth",
+    ]);
+    gauge!(name).set(f64::from(u32::try_from(jobs).unwrap_or(u32::MAX)));
 }
 
-/// Ciphertext bytes sent.
-pub fn bytes_out(bytes: usize) {
-    counter!("bifrost_evaluator_ciphertext_bytes_total", "direction" => "out").increment(bytes as u64);
+/// Bytes of vectors, padded or encrypted, received.
+pub fn bytes_in(stream: Stream, bytes: usize) {
+    payload(stream, "in", bytes);
+}
+
+/// Bytes of products, padded or encrypted, sent.
+pub fn bytes_out(stream: Stream, bytes: usize) {
+    payload(stream, "out", bytes);
+}
+
+fn payload(stream: Stream, direction: &'static str, bytes: usize) {
+    let name = stream.name([
+        "bifrost_evaluator_ciphertext_bytes_total",
+        "bifrost_evaluator_online_bytes_total",
+        "bifrost_evaluator_bulk_bytes_total",
+    ]);
+    counter!(name, "direction" => direction).increment(bytes as u64);
 }
 
 /// A matrix became resident.
@@ -91,7 +147,8 @@ pub async fn serve(address: SocketAddr) -> Result<SocketAddr, Error> {
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &seconds)
         .and_then(PrometheusBuilder::install_recorder)
         .map_err(|e| Error::Bug(format!("metrics recorder: {e}")))?;
-    queue_depth(0);
+    queue_depth(Stream::Multiply, 0);
+    queue_depth(Stream::Bulk, 0);
     let at = |e: std::io::Error| Error::Platform(format!("metrics_listen {address}: {e}"));
     let listener = tokio::net::TcpListener::bind(address).await.map_err(at)?;
     let bound = listener.local_addr().map_err(at)?;

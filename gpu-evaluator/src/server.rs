@@ -3,14 +3,17 @@
 use crate::{
     Error,
     backend::Backend,
+    bulk,
     cache::Cache,
     config::{Config, Transport},
     drain::{self, Signals},
     executor::Executor,
     metrics,
     pool::Pool,
+    precedence::Precedence,
     residency::Store,
     service::{Parts, Service},
+    team::Team,
     tls,
 };
 use kernels::{Ring, params};
@@ -49,7 +52,10 @@ pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: boo
     }
     let service = Service::new(Parts {
         store: Store::new(ring.clone(), config.memory_budget, cache),
-        executor: Executor::start(&ring, config.threads, config.max_queued_jobs)?,
+        executor: Executor::start("multiply", config.threads, config.max_queued_jobs, || {})?,
+        bulk: Executor::start("bulk", config.threads, config.max_queued_jobs, bulk::lower_priority)?,
+        team: Team::start(ring.isa(), config.threads)?,
+        precedence: Arc::new(Precedence::default()),
         pool: Pool::new(ring.clone()),
         draining,
         uploads: Arc::new(Semaphore::new(config.max_uploads)),

@@ -1,33 +1,49 @@
 //! The `Evaluator` service: what a runtime may ask, and what is refused.
 
-mod job;
+mod bulk;
+mod jobs;
 mod multiply;
+mod online;
+mod remembered;
 mod upload;
 
+use self::{
+    jobs::{Jobs, Receiving},
+    online::Online,
+};
 use crate::{
     Error,
     backend::{Backend, Matrix},
+    bulk::Bulk,
     config::Config,
     drain::Draining,
     executor::Executor,
-    header::{MatrixSpec, hex},
+    header::{MatrixSpec, hex, parse_id, short},
     pool::Pool,
+    precedence::Precedence,
     residency::Store,
+    team::Team,
     ticket::Outgoing,
+    tiles::Tiles,
 };
-use futures::StreamExt;
-use kernels::Ring;
+use futures::{StreamExt, stream::BoxStream};
+use kernels::{Int8Matrix, Ring};
 use proto::v1::{
-    HelloRequest, HelloResponse, LookupRequest, LookupResponse, MatrixState, TileAnswer, TileJob, UploadChunk,
-    UploadProgress, evaluator_server::Evaluator,
+    BulkAnswer, BulkJob, FailureKind, HelloRequest, HelloResponse, LookupRequest, LookupResponse, MatrixState,
+    OnlineAnswer, OnlineJob, Residency, TileAnswer, TileJob, UploadChunk, UploadProgress, evaluator_server::Evaluator,
 };
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
 /// Matrices in one Lookup at most.
 const MAX_LOOKUP: usize = 4096;
+/// Vectors in one job at most.
+const MAX_VECTORS: u32 = 64;
+
+/// What is wrong with a job.
+type Refusal = (FailureKind, String);
 
 /// The service and everything it works with.
 #[derive(Clone)]
@@ -41,8 +57,14 @@ pub struct Parts {
     pub backend: Backend,
     /// Resident matrices.
     pub store: Arc<Store>,
-    /// Threads that multiply.
-    pub executor: Executor,
+    /// Threads that multiply tiles.
+    pub executor: Executor<Tiles>,
+    /// Threads that multiply lanes.
+    pub bulk: Executor<Bulk>,
+    /// Threads that help with online products.
+    pub team: Team,
+    /// What bulk work stands back for.
+    pub precedence: Arc<Precedence>,
     /// Buffers for inputs.
     pub pool: Arc<Pool>,
     /// Settings, among them the limits.
@@ -66,6 +88,70 @@ impl Parts {
     fn refuse_while_draining(&self) -> Result<(), Error> {
         if self.draining.begun() { Err(Error::Unavailable("the evaluator is draining".into())) } else { Ok(()) }
     }
+
+    /// One more job stream, if there may be one.
+    fn stream(&self) -> Result<OwnedSemaphorePermit, Error> {
+        self.refuse_while_draining()?;
+        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
+            Error::Exhausted(format!("{} job streams are open, no more are allowed", self.config.max_streams))
+        })
+    }
+
+    /// The resident matrix that a job names.
+    fn matrix(&self, id: &[u8]) -> Result<Arc<Matrix>, Refusal> {
+        let id = parse_id(id).map_err(|e| (FailureKind::Malformed, e.to_string()))?;
+        let absent = || (FailureKind::MatrixAbsent, format!("matrix {}.. is not resident", short(&id)));
+        self.store.matrix(&id).ok_or_else(absent)
+    }
+
+    /// The weights of the resident matrix that a job names.
+    fn weights(&self, id: &[u8]) -> Result<Arc<Int8Matrix>, Refusal> {
+        let matrix = self.matrix(id)?;
+        let weights = matrix.int8().ok_or_else(|| {
+            (
+                FailureKind::Malformed,
+                format!(
+                    "matrix {:?} ({}..) is held as {}, this job needs {}",
+                    matrix.name(),
+                    short(&matrix.id()),
+                    Residency::Pinned.as_str_name(),
+                    Residency::Fallback.as_str_name()
+                ),
+            )
+        })?;
+        Ok(Arc::clone(weights))
+    }
+
+    /// Refuses a job that needs more memory than a whole stream may have.
+    fn allow(&self, bytes: usize) -> Result<(), Refusal> {
+        let most = self.config.max_stream_memory;
+        if bytes as u64 > most {
+            let what = format!("the job needs {bytes} bytes, a stream may hold {most}");
+            return Err((FailureKind::Malformed, what));
+        }
+        Ok(())
+    }
+}
+
+/// The number of vectors of a job, which its header gives.
+fn vectors(count: u32) -> Result<usize, Refusal> {
+    if !(1..=MAX_VECTORS).contains(&count) {
+        return Err((FailureKind::Malformed, format!("{count} vectors, allowed are 1 to {MAX_VECTORS}")));
+    }
+    Ok(count as usize)
+}
+
+/// Serves a stream of jobs in a task of its own.
+fn serve<R: Receiving>(parts: &Arc<Parts>, inbound: Streaming<R::Message>) -> Result<Answers<R::Answer>, Error> {
+    let stream = parts.stream()?;
+    let (answers, receiver) = tokio::sync::mpsc::unbounded_channel();
+    let jobs = Jobs::<R>::new(Arc::clone(parts), answers);
+    tokio::spawn(async move {
+        jobs.serve(inbound).await;
+        drop(stream);
+    });
+    let leave: fn(Outgoing<R::Answer>) -> Result<R::Answer, Status> = Outgoing::leave;
+    Ok(UnboundedReceiverStream::new(receiver).map(leave))
 }
 
 /// What a runtime is told about a resident matrix.
@@ -78,8 +164,8 @@ fn state(matrix: &Matrix) -> MatrixState {
     }
 }
 
-/// Takes the answer out of a queue entry; the permit beside it returns here, when the transport asks for more.
-type Answers = futures::stream::Map<UnboundedReceiverStream<Outgoing>, fn(Outgoing) -> Result<TileAnswer, Status>>;
+/// Takes answers out of the queue when the transport asks for more; what they occupied is free then.
+type Answers<A> = futures::stream::Map<UnboundedReceiverStream<Outgoing<A>>, fn(Outgoing<A>) -> Result<A, Status>>;
 
 #[tonic::async_trait]
 impl Evaluator for Service {
@@ -145,25 +231,28 @@ impl Evaluator for Service {
         Ok(Response::new(upload::receive(Arc::clone(&self.0), request.into_inner()).await?))
     }
 
-    type MultiplyStream = Answers;
+    type MultiplyStream = Answers<TileAnswer>;
 
     async fn multiply(&self, request: Request<Streaming<TileJob>>) -> Result<Response<Self::MultiplyStream>, Status> {
-        self.0.refuse_while_draining()?;
-        let Ok(stream) = Arc::clone(&self.0.streams).try_acquire_owned() else {
-            return Err(Error::Exhausted(format!(
-                "{} job streams are open, no more are allowed",
-                self.0.config.max_streams
-            ))
-            .into());
-        };
-        let (answers, receiver) = tokio::sync::mpsc::unbounded_channel();
-        let jobs = multiply::Jobs::new(Arc::clone(&self.0), answers);
-        tokio::spawn(async move {
-            jobs.serve(request.into_inner()).await;
-            drop(stream);
+        Ok(Response::new(serve::<multiply::Blocks>(&self.0, request.into_inner())?))
+    }
+
+    type OnlineStream = BoxStream<'static, Result<OnlineAnswer, Status>>;
+
+    async fn online(&self, request: Request<Streaming<OnlineJob>>) -> Result<Response<Self::OnlineStream>, Status> {
+        let stream = self.0.stream()?;
+        let online = Online::new(Arc::clone(&self.0), request.into_inner(), stream);
+        let answers = futures::stream::unfold(online, async |mut online| {
+            let answer = online.next().await?;
+            Some((answer, online))
         });
-        let answer: fn(Outgoing) -> Result<TileAnswer, Status> = |(answer, _place)| answer;
-        Ok(Response::new(UnboundedReceiverStream::new(receiver).map(answer)))
+        Ok(Response::new(answers.boxed()))
+    }
+
+    type BulkStream = Answers<BulkAnswer>;
+
+    async fn bulk(&self, request: Request<Streaming<BulkJob>>) -> Result<Response<Self::BulkStream>, Status> {
+        Ok(Response::new(serve::<bulk::Columns>(&self.0, request.into_inner())?))
     }
 }
 

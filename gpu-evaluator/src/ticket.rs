@@ -1,43 +1,79 @@
 //! One job seen from outside: the way its answers take, and the single point where it ends.
 
-use crate::metrics::{self, Outcome};
-use proto::v1::{AnswerPart, FailureKind, JobFailure, JobTiming, TileAnswer, tile_answer::Body};
+use crate::metrics::{self, Outcome, Stream};
+use proto::v1::{FailureKind, JobFailure, JobTiming};
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
-use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::Status;
 
-/// An answer on its way to the socket. The permit of a job's last one returns when the transport takes it, so
-/// a peer that does not read its answers holds no more than its jobs in flight.
-pub type Outgoing = (Result<TileAnswer, Status>, Option<OwnedSemaphorePermit>);
+/// A message that answers a job, wholly or in part.
+pub trait Answer: Sized + Send + 'static {
+    /// What it carries of the result.
+    type Part;
+    /// On which kind of stream it travels.
+    const STREAM: Stream;
+
+    /// The message with a part of the result; the last one has the timing.
+    fn part(job_id: u64, part: Self::Part, timing: Option<JobTiming>) -> Self;
+
+    /// The message that ends a job badly.
+    fn failure(job_id: u64, failure: JobFailure) -> Self;
+
+    /// Bytes of the result in a part.
+    fn bytes(part: &Self::Part) -> usize;
+}
+
+/// An answer on its way to the socket, with what it occupies until the transport takes it: a job's last one the
+/// job's place, a part its room. So a peer that does not read its answers holds no more than it may have in flight.
+pub struct Outgoing<A> {
+    answer: Result<A, Status>,
+    _place: Option<OwnedSemaphorePermit>,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl<A> Outgoing<A> {
+    /// An answer that gives `place` back when it leaves.
+    pub fn new(answer: Result<A, Status>, place: Option<OwnedSemaphorePermit>) -> Self {
+        Self { answer, _place: place, _room: None }
+    }
+
+    /// The answer; what it occupied is free.
+    pub fn leave(self) -> Result<A, Status> {
+        self.answer
+    }
+}
+
+/// What the jobs of a stream have in common.
+pub struct Way<A> {
+    /// Where answers go.
+    pub answers: mpsc::UnboundedSender<Outgoing<A>>,
+    /// Tells the stream that a job ended.
+    pub ended: Arc<Notify>,
+    /// Parts that may be on their way, for jobs that ask before they compute one.
+    pub room: Arc<Semaphore>,
+}
+
+impl<A> Clone for Way<A> {
+    fn clone(&self) -> Self {
+        Self { answers: self.answers.clone(), ended: Arc::clone(&self.ended), room: Arc::clone(&self.room) }
+    }
+}
 
 /// A job in flight. It ends once: by its last part or by one failure; whatever comes later is dropped.
-pub struct Ticket {
+pub struct Ticket<A> {
     id: u64,
     deadline: Instant,
-    way: Mutex<Option<Way>>,
+    /// The stream, and one of its jobs in flight.
+    open: Mutex<Option<(Way<A>, OwnedSemaphorePermit)>>,
 }
 
-struct Way {
-    answers: mpsc::UnboundedSender<Outgoing>,
-    /// One of the stream's jobs in flight.
-    place: OwnedSemaphorePermit,
-    /// Tells the stream that a job ended.
-    ended: Arc<Notify>,
-}
-
-impl Ticket {
+impl<A: Answer> Ticket<A> {
     /// A job that has just arrived.
-    pub fn new(
-        id: u64,
-        deadline: Instant,
-        answers: mpsc::UnboundedSender<Outgoing>,
-        place: OwnedSemaphorePermit,
-        ended: Arc<Notify>,
-    ) -> Arc<Self> {
-        Arc::new(Self { id, deadline, way: Mutex::new(Some(Way { answers, place, ended })) })
+    pub fn new(id: u64, deadline: Instant, way: Way<A>, place: OwnedSemaphorePermit) -> Arc<Self> {
+        Arc::new(Self { id, deadline, open: Mutex::new(Some((way, place))) })
     }
 
     /// When it is given up.
@@ -47,49 +83,63 @@ impl Ticket {
 
     /// Whether it has ended.
     pub fn ended(&self) -> bool {
-        self.way().is_none()
+        self.open().is_none()
     }
 
-    /// Sends a part; `finish` says, under the job's lock, whether this was the last one, and its timing.
-    pub fn deliver(&self, mut part: AnswerPart, finish: impl FnOnce() -> Option<JobTiming>) {
-        let mut way = self.way();
-        let Some(open) = way.as_ref() else { return };
-        part.timing = finish();
-        metrics::bytes_out(part.coefficients.len());
-        let last = part.timing.is_some();
-        let answer = TileAnswer { job_id: self.id, body: Some(Body::Part(part)) };
+    /// Room for one more part on its way, if the stream has any now.
+    pub fn room(&self) -> Option<OwnedSemaphorePermit> {
+        let open = self.open();
+        open.as_ref().and_then(|(way, _)| Arc::clone(&way.room).try_acquire_owned().ok())
+    }
+
+    /// Sends a part, which occupies `room` until it leaves; `finish` says, under the job's lock, whether this was
+    /// the last one, and its timing.
+    pub fn deliver(
+        &self,
+        part: A::Part,
+        room: Option<OwnedSemaphorePermit>,
+        finish: impl FnOnce() -> Option<JobTiming>,
+    ) {
+        let mut open = self.open();
+        let Some((way, _)) = open.as_ref() else { return };
+        let timing = finish();
+        metrics::bytes_out(A::STREAM, A::bytes(&part));
+        let last = timing.is_some();
+        let mut outgoing = Outgoing::new(Ok(A::part(self.id, part, timing)), None);
+        outgoing._room = room;
         if last {
-            close(way.take(), answer);
-            metrics::job(Outcome::Answered);
+            close(open.take(), outgoing);
+            metrics::job(A::STREAM, Outcome::Answered);
         } else {
             // A receiver that is gone has cancelled the job or is about to.
-            let _ = open.answers.send((Ok(answer), None));
+            let _ = way.answers.send(outgoing);
         }
     }
 
     /// Ends the job with a failure, unless it has ended.
     pub fn fail(&self, kind: FailureKind, message: impl Into<String>) {
-        let way = self.way().take();
-        if way.is_some() {
-            close(way, failure(self.id, kind, message.into()));
-            metrics::job(Outcome::Failed(kind));
+        let open = self.open().take();
+        if open.is_some() {
+            close(open, Outgoing::new(Ok(failure(self.id, kind, message.into())), None));
+            metrics::job(A::STREAM, Outcome::Failed(kind));
         }
     }
 
-    fn way(&self) -> MutexGuard<'_, Option<Way>> {
-        self.way.lock().unwrap_or_else(PoisonError::into_inner)
+    fn open(&self) -> MutexGuard<'_, Option<(Way<A>, OwnedSemaphorePermit)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn close(way: Option<Way>, answer: TileAnswer) {
-    if let Some(Way { answers, place, ended }) = way {
+fn close<A>(open: Option<(Way<A>, OwnedSemaphorePermit)>, mut outgoing: Outgoing<A>) {
+    if let Some((way, place)) = open {
+        outgoing._place = Some(place);
         // As above.
-        let _ = answers.send((Ok(answer), Some(place)));
-        ended.notify_one();
+        let _ = way.answers.send(outgoing);
+        way.ended.notify_one();
     }
 }
 
 /// The message that ends a job badly.
-pub fn failure(job_id: u64, kind: FailureKind, message: String) -> TileAnswer {
-    TileAnswer { job_id, body: Some(Body::Failure(JobFailure { kind: kind.into(), message })) }
+pub fn failure<A: Answer>(job_id: u64, kind: FailureKind, message: String) -> A {
+    A::failure(job_id, JobFailure { kind: kind.into(), message })
 }

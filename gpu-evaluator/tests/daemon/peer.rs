@@ -44,6 +44,11 @@ impl Weights {
         }
     }
 
+    /// A matrix for jobs that do not care how it is cut.
+    pub(crate) fn uncut(seed: u64, rows: usize, cols: usize) -> Self {
+        Self::random(seed, rows, cols, 1, cols.min(2048))
+    }
+
     pub(crate) fn header(&self, residency: Residency) -> MatrixHeader {
         let size = |n: usize| u32::try_from(n).expect("small");
         MatrixHeader {
@@ -122,9 +127,9 @@ pub(crate) async fn put(client: &mut Client, weights: &Weights, residency: Resid
 }
 
 /// An open job stream.
-pub(crate) struct Stream {
-    pub(crate) jobs: mpsc::Sender<TileJob>,
-    pub(crate) answers: Streaming<TileAnswer>,
+pub(crate) struct Stream<J = TileJob, A = TileAnswer> {
+    pub(crate) jobs: mpsc::Sender<J>,
+    pub(crate) answers: Streaming<A>,
 }
 
 impl Stream {

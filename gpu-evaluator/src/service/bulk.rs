@@ -1,0 +1,131 @@
+//! A job of lane products while its rows arrive: every column of the matrix exactly once, unpacked on arrival.
+
+use super::{
+    Parts, Refusal,
+    jobs::{Asked, Body, Receiving},
+};
+use crate::{
+    bulk::{Bulk, Progress},
+    ticket::Ticket,
+    timing::Clock,
+};
+use kernels::{Digits, Int8Matrix};
+use proto::v1::{BulkAnswer, BulkHeader, BulkJob, BulkRows, FailureKind, bulk_job};
+use std::{
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{sync::OwnedSemaphorePermit, task::block_in_place};
+
+/// A half-received job.
+pub(super) struct Columns {
+    ticket: Arc<Ticket<BulkAnswer>>,
+    request: Request,
+    digits: Digits,
+    memory: OwnedSemaphorePermit,
+    /// Columns seen.
+    seen: Vec<bool>,
+    missing: usize,
+    unpacking: Duration,
+}
+
+/// Rows of W times a B of so many lanes.
+pub(super) struct Request {
+    weights: Arc<Int8Matrix>,
+    rows: Range<usize>,
+    lanes: usize,
+}
+
+impl Receiving for Columns {
+    type Message = BulkJob;
+    type Header = BulkHeader;
+    type Part = BulkRows;
+    type Answer = BulkAnswer;
+    type Request = Request;
+
+    fn open(message: BulkJob) -> (u64, Option<Body<Self>>) {
+        let body = message.body.map(|body| match body {
+            bulk_job::Body::Header(header) => Body::Header(header),
+            bulk_job::Body::Rows(rows) => Body::Part(rows),
+            bulk_job::Body::Cancel(_) => Body::Cancel,
+        });
+        (message.job_id, body)
+    }
+
+    fn check(parts: &Parts, header: &BulkHeader) -> Result<Asked<Request>, Refusal> {
+        let malformed = |what: String| Err((FailureKind::Malformed, what));
+        let (lanes, n) = (header.lanes as usize, parts.ring.n());
+        if lanes == 0 || !lanes.is_multiple_of(Digits::LANES) || lanes > n {
+            return malformed(format!("{lanes} lanes, allowed are multiples of {} up to {n}", Digits::LANES));
+        }
+        let weights = parts.weights(&header.matrix_id)?;
+        let (first, count) = (header.first_row as usize, header.rows as usize);
+        if count == 0 || count > weights.rows() || first > weights.rows() - count {
+            return malformed(format!(
+                "rows {first}..{}, the matrix has {}",
+                first.saturating_add(count),
+                weights.rows()
+            ));
+        }
+        let bytes = Digits::bytes_for(weights.cols(), lanes);
+        let request = Request { weights, rows: first..first + count, lanes };
+        Ok(Asked { request, bytes, deadline_ms: header.deadline_ms })
+    }
+
+    fn begin(
+        _parts: &Parts,
+        request: Request,
+        ticket: Arc<Ticket<BulkAnswer>>,
+        memory: OwnedSemaphorePermit,
+    ) -> Result<Self, Refusal> {
+        let missing = request.weights.cols();
+        let digits = Digits::new(missing, request.lanes).map_err(|e| (FailureKind::Malformed, e.to_string()))?;
+        Ok(Self { ticket, request, digits, memory, seen: vec![false; missing], missing, unpacking: Duration::ZERO })
+    }
+
+    fn ticket(&self) -> &Arc<Ticket<BulkAnswer>> {
+        &self.ticket
+    }
+
+    fn part(&mut self, parts: &Parts, part: &BulkRows) -> Result<(), String> {
+        let started = Instant::now();
+        let (first, count, cols) = (part.first_col as usize, part.cols as usize, self.seen.len());
+        if count == 0 || count > cols || first > cols - count {
+            return Err(format!("columns {first}..{}, the matrix has {cols}", first.saturating_add(count)));
+        }
+        let seen = &mut self.seen[first..first + count];
+        if let Some(twice) = seen.iter().position(|&s| s) {
+            return Err(format!("column {} came twice", first + twice));
+        }
+        let digits = &mut self.digits;
+        // Megabytes of words: others must not wait behind them for this thread.
+        block_in_place(|| digits.set_from_wire(&parts.ring, first, count, &part.words)).map_err(|e| e.to_string())?;
+        seen.fill(true);
+        self.missing -= count;
+        self.unpacking += started.elapsed();
+        Ok(())
+    }
+
+    fn bytes(part: &BulkRows) -> usize {
+        part.words.len()
+    }
+
+    fn complete(&self) -> bool {
+        self.missing == 0
+    }
+
+    fn submit(self, parts: &Parts) {
+        parts.bulk.submit(Bulk {
+            ring: parts.ring.clone(),
+            weights: self.request.weights,
+            rows: self.request.rows,
+            digits: self.digits,
+            memory: self.memory,
+            ticket: self.ticket,
+            clock: Clock::new(self.unpacking),
+            precedence: Arc::clone(&parts.precedence),
+            progress: Progress::default(),
+        });
+    }
+}
