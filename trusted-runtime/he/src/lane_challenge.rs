@@ -183,7 +183,8 @@ mod tests {
         let w = Numbers(2).matrix(60, 33);
         let c = LaneChallenge::draw(&ring, &w, &mut Random::from_os().unwrap());
         let x: Vec<i32> = (0..33).map(|i| i * 1_000_003 % 77_777 - 30_000).collect();
-        let y: Vec<i32> = (0..60).map(|r| w.row(r).iter().zip(&x).map(|(&w, &x)| i32::from(w) * x).sum()).collect();
+        let dot = |r: usize| w.row(r).iter().zip(&x).map(|(&w, &x)| i32::from(w) * x).sum::<i32>();
+        let y: Vec<u32> = (0..60).map(|r| dot(r).cast_unsigned()).collect();
         assert!(c.agrees(&x, &y));
         for row in 0..60 {
             for bit in 0..32 {

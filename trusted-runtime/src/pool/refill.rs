@@ -24,7 +24,7 @@ const COLUMNS: usize = 8;
 /// Bytes of one message, at most.
 const MESSAGE: usize = 512 << 10;
 /// Rows decrypted at a time.
-const ROWS: usize = 16;
+const ROWS: usize = 32;
 /// A live request keeps refilling threads waiting while the pool is not nearly empty.
 const LIVE: Duration = Duration::from_millis(20);
 /// Between attempts that fail, and between looks at a pool that is full.
@@ -221,20 +221,20 @@ impl Task<'_> {
     fn batch(&mut self, cipher: &LaneCipher, lanes: usize) -> Result<Vec<Lane>, Failure> {
         let bulk = |e| Failure::of(e, Check::Bulk);
         let ring = self.pool.delegate.ring.clone();
-        let start = Instant::now();
+        let start = own_time();
         let batch = cipher.batch(lanes, self.scratch.random()).map_err(bulk)?;
         let mut folds = LaneFolds::new(&self.challenge, lanes);
         let mut messages = Vec::new();
         let mut words = vec![0; COLUMNS * lanes];
-        self.cost.crypto += start.elapsed();
+        self.cost.crypto += own_time() - start;
         while let Some(part) = batch.take(COLUMNS) {
             self.pool.yield_to_requests()?;
-            let start = Instant::now();
+            let start = own_time();
             let (first, count) = (part.first(), part.len());
             let words = &mut words[..count * lanes];
             part.encrypt(&self.challenge, &mut folds, self.scratch, words).map_err(bulk)?;
             messages.push(self.message(first, count, words));
-            self.cost.crypto += start.elapsed();
+            self.cost.crypto += own_time() - start;
         }
         let sums = folds.finish(&ring);
         let mut parts = Vec::new();
@@ -243,9 +243,9 @@ impl Task<'_> {
             let answer = self.multiply(shard.clone(), lanes, &messages, &sums)?;
             self.decrypt(&batch, &answer, shard, &mut parts)?;
         }
-        let start = Instant::now();
+        let start = own_time();
         let lanes = batch.finish(&parts).map_err(bulk);
-        self.cost.crypto += start.elapsed();
+        self.cost.crypto += own_time() - start;
         lanes
     }
 
@@ -258,10 +258,10 @@ impl Task<'_> {
     ) -> Result<(), Failure> {
         for first in shard.clone().step_by(ROWS) {
             self.pool.yield_to_requests()?;
-            let start = Instant::now();
+            let start = own_time();
             let rows = first..(first + ROWS).min(shard.end);
             parts.push(batch.decrypt(answer, rows, self.scratch).map_err(|e| Failure::of(e, Check::Bulk))?);
-            self.cost.crypto += start.elapsed();
+            self.cost.crypto += own_time() - start;
         }
         Ok(())
     }
@@ -335,16 +335,16 @@ impl Task<'_> {
                 }
                 Err(RecvTimeoutError::Timeout) => continue,
             };
-            let start = Instant::now();
+            let start = own_time();
             down += part.words.len() as u64;
             answer.take(&d.ring, part.first_row, part.rows, &part.words).map_err(|e| Failure::of(e, Check::Bulk))?;
-            taking += start.elapsed();
+            taking += own_time() - start;
             evaluator += part.timing.map_or(0, |t| t.compute_ns);
         }
         drop(job);
-        let start = Instant::now();
+        let start = own_time();
         let verified = self.challenge.verify(&d.ring, sums, answer).map_err(|e| Failure::of(e, Check::Bulk))?;
-        self.cost.crypto += taking + start.elapsed();
+        self.cost.crypto += taking + (own_time() - start);
         self.cost.evaluator += Duration::from_nanos(evaluator);
         self.cost.up += up;
         self.cost.down += down;
@@ -373,4 +373,11 @@ fn lowest_priority() {
     if let Err(e) = rustix::process::setpriority_process(Some(thread), 19) {
         tracing::warn!("refilling threads keep their priority: {e}");
     }
+}
+
+/// The time this thread has run: what the cryptography costs, whoever else is running.
+fn own_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let part = |x: i64| u64::try_from(x).unwrap_or(0);
+    Duration::from_secs(part(now.tv_sec)) + Duration::from_nanos(part(now.tv_nsec))
 }
