@@ -1,8 +1,10 @@
 //! The connection to the evaluator: kept up by a task of its own, shared by all callers.
 
+mod online;
 mod session;
 mod stream;
 
+pub(crate) use online::NoAnswer;
 pub(crate) use session::{FRAME, MaskedStreams, Session};
 pub(crate) use stream::Event;
 
