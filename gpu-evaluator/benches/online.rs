@@ -1,6 +1,6 @@
 //! The round trip of an online job over loopback TLS: one vector, one job at a time, as in decoding.
 //!
-//! `cargo bench -p gpu-evaluator --bench online [-- THREADS...]`
+//! `cargo bench -p gpu-evaluator --bench online [-- THREADS | ROWSxCOLS ...]`
 
 #[path = "../tests/daemon/harness.rs"]
 #[expect(dead_code, reason = "the tests use the rest of it")]
@@ -14,7 +14,7 @@ use proto::v1::{
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
+use tonic::{Streaming, transport::ClientTlsConfig};
 
 /// Round trips measured for each matrix.
 const ROUNDS: u64 = 5000;
@@ -35,56 +35,73 @@ struct Trip {
     compute: Duration,
 }
 
-#[tokio::main(flavor = "multi_thread")]
-async fn main() {
-    // On a worker, as the parts of a daemon are: the main thread would be one more to wake.
-    tokio::spawn(measure()).await.expect("measures");
-}
-
-async fn measure() {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
-    let threads = if arguments.is_empty() { vec!["1".to_owned(), "2".to_owned()] } else { arguments };
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    let (shapes, threads): (Vec<_>, Vec<_>) = words.into_iter().partition(|w| w.contains('x'));
+    let mut shapes: Vec<(usize, usize)> = shapes.iter().map(|s| shape(s)).collect();
+    if shapes.is_empty() {
+        shapes = vec![(8, 8), (576, 576), (960, 576), (3072, 576), (576, 1536), (49_152, 576)];
+    }
+    let threads = if threads.is_empty() { vec!["1".to_owned(), "2".to_owned()] } else { threads };
     let pki = Pki::new();
     for threads in threads {
-        let daemon = Daemon::with_tls(&pki, &["--threads", &threads]);
-        let mut client = daemon.tls_client(pki.as_client(&pki)).await.expect("connects");
-        let mut calls = Vec::new();
-        for _ in 0..ROUNDS {
-            let since = Instant::now();
-            // What it answers does not matter, only that it does.
-            let _ = client.hello(HelloRequest::default()).await;
-            calls.push(since.elapsed());
+        for workers in [1, 2] {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build();
+            let runtime = runtime.expect("runtime");
+            let daemon = Daemon::with_tls(&pki, &["--threads", &threads]);
+            println!("{threads} threads, a client with {workers} workers:");
+            let tls = pki.as_client(&pki);
+            let shapes = shapes.clone();
+            // On a worker, as the parts of a daemon are: the main thread would be one more to wake.
+            runtime.block_on(runtime.spawn(async move { measure(&daemon, tls, &shapes).await })).expect("measures");
         }
-        println!("threads {threads}: bare call {:.1} us", micros(median(calls)));
-        for (rows, cols) in [(8, 8), (8, 576), (576, 576), (960, 576), (3072, 576), (576, 1536), (49_152, 576)] {
-            let id = upload(&mut client, rows, cols).await;
-            let mut line = open(&mut client).await;
-            let rounds = if rows > 10_000 { ROUNDS / 20 } else { ROUNDS };
-            for pause in [None, Some(PAUSE)] {
-                let mut trips = Vec::new();
-                let before = spent(daemon.pid());
-                for _ in 0..rounds {
-                    trips.push(trip(&mut line, &id, cols).await);
-                    let since = Instant::now();
-                    // The enclave computes meanwhile; it does not sleep.
-                    while pause.is_some_and(|p| since.elapsed() < p) {
-                        std::hint::spin_loop();
-                    }
+    }
+}
+
+fn shape(text: &str) -> (usize, usize) {
+    let (rows, cols) = text.split_once('x').expect("ROWSxCOLS");
+    (rows.parse().expect("rows"), cols.parse().expect("columns"))
+}
+
+/// Prints the medians for every shape.
+async fn measure(daemon: &Daemon, tls: ClientTlsConfig, shapes: &[(usize, usize)]) {
+    let mut client = daemon.tls_client(tls).await.expect("connects");
+    let mut calls = Vec::new();
+    for _ in 0..ROUNDS {
+        let since = Instant::now();
+        // What it answers does not matter, only that it does.
+        let _ = client.hello(HelloRequest::default()).await;
+        calls.push(since.elapsed());
+    }
+    println!("  a call of its own {:.1} us", micros(median(calls)));
+    for &(rows, cols) in shapes {
+        let id = upload(&mut client, rows, cols).await;
+        let mut line = open(&mut client).await;
+        let rounds = if rows > 10_000 { ROUNDS / 20 } else { ROUNDS };
+        for pause in [None, Some(PAUSE)] {
+            let mut trips = Vec::new();
+            let before = spent(daemon.pid());
+            for _ in 0..rounds {
+                trips.push(trip(&mut line, &id, cols).await);
+                let since = Instant::now();
+                // The enclave computes meanwhile; it does not sleep.
+                while pause.is_some_and(|p| since.elapsed() < p) {
+                    std::hint::spin_loop();
                 }
-                let after = spent(daemon.pid());
-                let each = |count: u64| count as f64 / rounds as f64;
-                let of = |part: fn(&Trip) -> Duration| micros(median(trips.iter().map(part).collect()));
-                println!(
-                    "threads {threads}: {rows}x{cols}, {}: round trip {:.1} us; queued {:.1}, computed {:.1}; \
-                     daemon {:.1} us of processor time, {:.2} switches",
-                    if pause.is_some() { "100 us apart" } else { "back to back" },
-                    of(|t| t.whole),
-                    of(|t| t.queued),
-                    of(|t| t.compute),
-                    each(after.0 - before.0) / 1000.0,
-                    each(after.1 - before.1)
-                );
             }
+            let after = spent(daemon.pid());
+            let each = |count: u64| count as f64 / rounds as f64;
+            let of = |part: fn(&Trip) -> Duration| micros(median(trips.iter().map(part).collect()));
+            println!(
+                "  {rows}x{cols}, {}: round trip {:.1} us; queued {:.1}, computed {:.1}; \
+                     daemon {:.1} us of processor time, {:.2} switches",
+                if pause.is_some() { "100 us apart" } else { "back to back" },
+                of(|t| t.whole),
+                of(|t| t.queued),
+                of(|t| t.compute),
+                each(after.0 - before.0) / 1000.0,
+                each(after.1 - before.1)
+            );
         }
     }
 }
