@@ -42,6 +42,9 @@ const MAX_LOOKUP: usize = 4096;
 /// Vectors in one job at most.
 const MAX_VECTORS: u32 = 64;
 
+/// Bytes of a part that takes longer to unpack than another thread to wake.
+const LARGE: usize = 64 << 10;
+
 /// What is wrong with a job.
 type Refusal = (FailureKind, String);
 
@@ -131,6 +134,11 @@ impl Parts {
         }
         Ok(())
     }
+}
+
+/// Unpacks so many bytes: a large part beside the thread that talks to peers, so that nobody waits behind it.
+fn unpack<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    if bytes < LARGE { work() } else { tokio::task::block_in_place(work) }
 }
 
 /// The number of vectors of a job, which its header gives.

@@ -99,13 +99,18 @@ impl Daemon {
 
     /// Its resident memory in bytes.
     pub(crate) fn resident(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it lives");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it lives");
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("the system tells");
         line.trim_end_matches("kB").trim().parse::<u64>().expect("a number") << 10
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn terminate(&self) {
-        let done = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().expect("kill runs");
+        let done = Command::new("kill").args(["-TERM", &self.pid().to_string()]).status().expect("kill runs");
         assert!(done.success());
     }
 

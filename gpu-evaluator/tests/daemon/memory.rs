@@ -1,7 +1,9 @@
 //! What the daemon occupies: the matrices, and little besides.
 
 use crate::{
+    bulk::{Bulk, Product},
     harness::{Client, Daemon},
+    online::Online,
     peer::{Assembly, Stream, Weights, hello, parts, scalar_ring},
 };
 use proto::v1::{Residency, UploadChunk, tile_answer, upload_chunk::Body};
@@ -54,6 +56,20 @@ async fn jobs(client: &mut Client, model: &[Weights]) {
     }
 }
 
+/// One online job of every shape, and one bulk job whose words take 25 MB while it runs.
+async fn masked(client: &mut Client, model: &[Weights]) {
+    let mut stream = Online::online(client).await.expect("open");
+    for (id, weights) in (0..).zip(model) {
+        stream.job(weights.job(id, 4)).await;
+        assert!(stream.words().await.1 == weights.products(id, 4), "job {id}");
+    }
+    let widest = model.iter().max_by_key(|w| w.int8.cols()).expect("a model");
+    let job = Product { rows: 0..96, ..Product::whole(1, widest, 2048) };
+    let mut stream = Bulk::bulk(client).await.expect("open");
+    stream.job(&job, 64).await;
+    assert!(stream.product(&job).await == job.expected());
+}
+
 /// Uploads and uses a model; bytes of resident memory that this cost the daemon, per weight.
 async fn bytes_per_weight(residency: Residency, layers: usize, head: usize, bound: f64) -> f64 {
     let daemon = Daemon::plain(&["--threads", "2"]);
@@ -75,6 +91,9 @@ async fn bytes_per_weight(residency: Residency, layers: usize, head: usize, boun
         upload.await.expect("uploaded");
     }
     jobs(&mut client, &model[model.len() - 5..]).await;
+    if residency == Residency::Fallback {
+        masked(&mut client, &model[model.len() - 5..]).await;
+    }
     let weights: usize = model.iter().map(|w| w.int8.data().len()).sum();
     let cost = || (daemon.resident() - before) as f64 / weights as f64;
     // The last answer is on its way before its job's buffers are given back: some calls later they are.
