@@ -12,8 +12,8 @@ use std::{
 const SIZES: [(&str, &str); 2] = [("MALLOC_MMAP_THRESHOLD_", "524288"), ("MALLOC_TRIM_THRESHOLD_", "2097152")];
 
 /// Starts this program anew, as the same process, with the sizes in its environment: glibc reads them before the
-/// first instruction of ours, and its function for it cannot be called from safe code. Returns if they are there, or if that
-/// cannot be done; then the daemon only takes more memory.
+/// first instruction of ours, and its function for it cannot be called from safe code. Returns if they are there, or
+/// if that cannot be done; then the daemon only takes more memory.
 pub fn fix_sizes() {
     if !cfg!(target_env = "gnu") || SIZES.iter().any(|(name, _)| env::var_os(name).is_some()) {
         return;
