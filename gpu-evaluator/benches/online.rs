@@ -107,7 +107,7 @@ async fn measure(daemon: &Daemon, tls: ClientTlsConfig, shapes: &[(usize, usize)
 }
 
 async fn upload(client: &mut Client, rows: usize, cols: usize) -> Vec<u8> {
-    let data: Vec<u8> = (0..rows * cols).map(|i| (i * 31 % 251) as u8).collect();
+    let data: Vec<u8> = (0u32..).map(|i| (i * 31 % 251).to_le_bytes()[0]).take(rows * cols).collect();
     let matrix = Int8Matrix::new(rows, cols, data.iter().map(|b| b.cast_signed()).collect()).expect("shape");
     let tiling = Tiling::new(rows, cols, 1, cols, 2048).expect("fits");
     let size = |n: usize| u32::try_from(n).expect("small");

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod allocator;
 pub mod backend;
 pub mod bulk;
 pub mod cache;

@@ -158,7 +158,7 @@ fn serve<R: Receiving>(parts: &Arc<Parts>, inbound: Streaming<R::Message>) -> Re
         jobs.serve(inbound).await;
         drop(stream);
     });
-    let leave: fn(Outgoing<R::Answer>) -> Result<R::Answer, Status> = Outgoing::leave;
+    let leave: Leave<R::Answer> = Outgoing::leave;
     Ok(UnboundedReceiverStream::new(receiver).map(leave))
 }
 
@@ -172,8 +172,11 @@ fn state(matrix: &Matrix) -> MatrixState {
     }
 }
 
-/// Takes answers out of the queue when the transport asks for more; what they occupied is free then.
-type Answers<A> = futures::stream::Map<UnboundedReceiverStream<Outgoing<A>>, fn(Outgoing<A>) -> Result<A, Status>>;
+/// Takes an answer out of the queue when the transport asks for more; what it occupied is free then.
+type Leave<A> = fn(Outgoing<A>) -> Result<A, Status>;
+
+/// The answers of a stream whose jobs are served in a task of their own.
+type Answers<A> = futures::stream::Map<UnboundedReceiverStream<Outgoing<A>>, Leave<A>>;
 
 #[tonic::async_trait]
 impl Evaluator for Service {

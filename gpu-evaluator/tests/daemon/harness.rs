@@ -83,6 +83,18 @@ impl Daemon {
         Self::start(&[flags.as_slice(), arguments].concat())
     }
 
+    /// A daemon with a client, over mutual TLS or over loopback plaintext.
+    pub(crate) async fn with_client(pki: &Pki, tls: bool, arguments: &[&str]) -> (Self, Client) {
+        if tls {
+            let daemon = Self::with_tls(pki, arguments);
+            let client = daemon.tls_client(pki.as_client(pki)).await.expect("connects");
+            return (daemon, client);
+        }
+        let daemon = Self::plain(arguments);
+        let client = daemon.client().await;
+        (daemon, client)
+    }
+
     pub(crate) async fn client(&self) -> Client {
         let channel = Endpoint::from_shared(format!("http://127.0.0.1:{}", self.port)).expect("uri").connect().await;
         client(channel.expect("the daemon accepts"))
