@@ -3,8 +3,8 @@
 //! Each function panics with what differed. The data come from a fixed generator, so a failure repeats.
 
 use crate::{
-    Digits, Error, Fold, Functional, Inputs, Int8Matrix, Isa, Params, ParamsLiteral, PinnedTiles, Ring, Tiling,
-    answers_on_the_fly, gemv, matmul, modulus, ntt::NttTable, params, product, rescale, wire,
+    Digits, Error, Fold, Functional, Inputs, Int8Matrix, IntFunctional, Isa, Params, ParamsLiteral, PinnedTiles, Ring,
+    Tiling, answers_on_the_fly, gemv, matmul, modulus, ntt::NttTable, params, product, rescale, wire,
 };
 
 /// Everything below.
@@ -16,6 +16,7 @@ pub fn all(isa: Isa) {
     word_products(isa);
     lane_products(isa);
     functionals(isa);
+    int_functionals(isa);
     rescaling(isa);
     wire_format();
 }
@@ -333,6 +334,27 @@ pub fn lane_products(isa: Isa) {
         }
     }
     assert!(Digits::new(3, 12).is_err() && Digits::new(0, 8).is_err());
+}
+
+/// The integer functional is the definition, for extreme numbers and any length.
+pub fn int_functionals(isa: Isa) {
+    let p = crate::fold::MERSENNE_61;
+    let mut numbers = Numbers(9);
+    for len in [1, 7, 1024, 1025, 5000] {
+        for extreme in [true, false] {
+            let f: Vec<u64> = (0..len).map(|_| if extreme { p - 1 } else { numbers.word() % p }).collect();
+            let x: Vec<i32> = (0..len)
+                .map(|k| match (extreme, k % 2) {
+                    (true, 0) => i32::MIN,
+                    (true, _) => i32::MAX,
+                    _ => i32::try_from(numbers.word() >> 33).expect("31 bits") - (1 << 30),
+                })
+                .collect();
+            let sum: i128 = f.iter().zip(&x).map(|(&f, &x)| i128::from(f) * i128::from(x) % i128::from(p)).sum();
+            let want = u64::try_from(sum.rem_euclid(i128::from(p))).expect("below p");
+            assert_eq!(IntFunctional::new(&f).apply(isa, &x), want, "{}: {len} integers", isa.name());
+        }
+    }
 }
 
 /// Scaling up rounds to a nearest integer; scaling down inverts it under any noise that leaves the exact one right.

@@ -25,7 +25,7 @@ mod transform;
 pub mod wire;
 
 pub use error::Error;
-pub use fold::{Fold, Functional};
+pub use fold::{Fold, Functional, IntFunctional};
 pub use isa::Isa;
 pub use matmul::Digits;
 pub use pack::{Int8Matrix, MatrixId, Tiling};
