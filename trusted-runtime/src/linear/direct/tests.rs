@@ -2,9 +2,7 @@
 
 use super::*;
 use crate::{
-    linear::{
-        testing::{Fake, Mode, Pair, SHAPES, Setup, config, id, plan_of, ring, runtime, until},
-    },
+    linear::testing::{Fake, Mode, Pair, SHAPES, Setup, config, id, plan_of, ring, runtime, until},
     metrics::Metrics,
     model::quantize::Weights,
     planner::residency::Wish,

@@ -133,7 +133,10 @@ impl Fake {
     }
 
     /// From now on every online answer goes through `hook`.
-    pub(crate) fn online(&self, hook: impl FnMut(&OnlineJob, Vec<OnlineAnswer>) -> Reply<OnlineAnswer> + Send + 'static) {
+    pub(crate) fn online(
+        &self,
+        hook: impl FnMut(&OnlineJob, Vec<OnlineAnswer>) -> Reply<OnlineAnswer> + Send + 'static,
+    ) {
         *self.0.online.lock().unwrap() = Some(Box::new(hook));
     }
 

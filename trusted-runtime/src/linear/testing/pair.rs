@@ -106,8 +106,7 @@ impl Setup<'_> {
             Delegate::open(&config, (&ring(), plan.clone()), on, self.threads, self.lanes > 0, &metrics).unwrap();
         let direct = Arc::new(DirectLinear::new(delegate.clone()).unwrap());
         let settings = Settings { lanes: self.lanes, memory: 1 << 30, threads: self.threads };
-        let pool =
-            (self.lanes > 0).then(|| MaskPool::start(delegate.clone(), &settings, self.threads).unwrap());
+        let pool = (self.lanes > 0).then(|| MaskPool::start(delegate.clone(), &settings, self.threads).unwrap());
         let local = LocalLinear::new(ring(), plan.clone(), 1).unwrap();
         Pair { fake, plan, delegate, direct, pool, metrics, local, address, theirs: Some(theirs), _ours: ours }
     }
