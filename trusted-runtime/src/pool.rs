@@ -274,3 +274,6 @@ impl Drop for MaskPool {
         self.close();
     }
 }
+
+#[cfg(test)]
+mod tests;

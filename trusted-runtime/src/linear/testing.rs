@@ -3,7 +3,7 @@
 mod fake;
 mod pair;
 
-pub(crate) use fake::{Fake, Mode, Reply, failure, reword};
+pub(crate) use fake::{Fake, Mode, Reply, Seen, failure, reword};
 pub(crate) use pair::{Pair, SHAPES, Setup, config, runtime, until};
 
 use super::{Group, LinearId};

@@ -87,18 +87,21 @@ impl Fake {
 /// The bulk jobs of one stream that are not complete.
 pub(super) struct Desk {
     fake: Fake,
-    open: HashMap<u64, (BulkHeader, Vec<BulkRows>)>,
+    /// Of every job, answered or not.
+    headers: HashMap<u64, BulkHeader>,
+    open: HashMap<u64, Vec<BulkRows>>,
 }
 
 impl Desk {
     pub(super) fn new(fake: Fake) -> Self {
-        Self { fake, open: HashMap::new() }
+        Self { fake, headers: HashMap::new(), open: HashMap::new() }
     }
 
     pub(super) fn take(&mut self, BulkJob { job_id, body }: BulkJob) -> Reply<BulkAnswer> {
         let rows = match body {
             Some(bulk_job::Body::Header(header)) => {
-                self.open.insert(job_id, (header, Vec::new()));
+                self.headers.insert(job_id, header);
+                self.open.insert(job_id, Vec::new());
                 return Reply::nothing();
             }
             Some(bulk_job::Body::Rows(rows)) => rows,
@@ -107,15 +110,17 @@ impl Desk {
                 return Reply::nothing();
             }
         };
-        let (header, parts) = self.open.get_mut(&job_id).unwrap();
+        let header = &self.headers[&job_id];
         self.fake.0.seen.lock().unwrap().bulk.push((header.clone(), rows.clone()));
+        // It may have been answered already: that the matrix is not there.
+        let Some(parts) = self.open.get_mut(&job_id) else { return Reply::nothing() };
         parts.push(rows);
         let come: usize = parts.iter().map(|p| p.cols as usize).sum();
         if self.fake.matrix(&header.matrix_id).is_some_and(|(_, w)| w.cols() != come) {
             return Reply::nothing();
         }
-        let (header, parts) = self.open.remove(&job_id).unwrap();
-        self.fake.multiply_bulk(job_id, &header, &parts)
+        let parts = self.open.remove(&job_id).unwrap_or_default();
+        self.fake.multiply_bulk(job_id, header, &parts)
     }
 }
 
