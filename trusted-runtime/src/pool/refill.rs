@@ -77,7 +77,7 @@ impl Refiller {
             let result = self.refill(&pool, index, lanes);
             pool.queues().busy[index] = false;
             match result {
-                Ok(()) => pool.queues().trouble = None,
+                Ok(()) => {}
                 Err(reason) => {
                     let name = pool.delegate.plan.matrices[index].matrix.id;
                     let news = pool.queues().trouble.replace(reason.clone()).is_none_or(|before| before != reason);
@@ -118,6 +118,7 @@ impl Refiller {
                     return Err(DISTRUSTED.into());
                 }
                 queues.lanes[index].extend(lanes);
+                queues.trouble = None;
                 let ready = queues.lanes.iter().map(std::collections::VecDeque::len).min().unwrap_or(0);
                 drop(queues);
                 pool.account(&task.cost, count);

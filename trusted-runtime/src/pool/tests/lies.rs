@@ -47,7 +47,7 @@ fn caught(name: &str, mut lie: Lie, companion: bool, times: u32, says: &str) {
         trouble.extend(stats.trouble.filter(|t| t.contains(says)));
         !trouble.is_empty() || stats.ready > 0 && pair.alarms("bulk") == 0
     });
-    let trouble = trouble.pop().unwrap_or_else(|| panic!("{name} was believed"));
+    let trouble = trouble.pop().unwrap_or_else(|| panic!("{name}: nothing that says {says:?}"));
     assert!(trouble.contains("at http://127.0.0.1:"), "{name}: {trouble}");
     assert!(trouble.contains("blk.0.down"), "{name}: {trouble}");
     pair.filled(32);
@@ -128,7 +128,7 @@ fn malformed_answers_are_refused_by_name() {
                 part(&mut answers[0]).words = Bytes::from_static(b"not at all what was asked for");
                 answers.into()
             }),
-            "answers badly: magic is",
+            "magic is",
         ),
         (
             "rows that are not there",
