@@ -174,3 +174,6 @@ impl Job<'_> {
 fn little_endian(words: &[u32]) -> Bytes {
     words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>().into()
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,6 +29,8 @@ const ROWS: usize = 32;
 const LIVE: Duration = Duration::from_millis(20);
 /// Between attempts that fail, and between looks at a pool that is full.
 const PAUSE: Duration = Duration::from_millis(200);
+/// What happened to a refill that is thrown away.
+const DISTRUSTED: &str = "an answer about the matrix failed its check while masks were being made";
 
 /// One refilling thread.
 pub(super) struct Refiller {
@@ -49,6 +51,8 @@ struct Task<'a> {
     session: &'a Session,
     streams: &'a MaskedStreams,
     index: usize,
+    /// The matrix's when the refill began.
+    epoch: u64,
     challenge: Arc<LaneChallenge>,
     scratch: &'a mut Scratch,
     cost: Stats,
@@ -73,7 +77,7 @@ impl Refiller {
             let result = self.refill(&pool, index, lanes);
             pool.queues().busy[index] = false;
             match result {
-                Ok(()) => pool.queues().trouble = None,
+                Ok(()) => {}
                 Err(reason) => {
                     let name = pool.delegate.plan.matrices[index].matrix.id;
                     let news = pool.queues().trouble.replace(reason.clone()).is_none_or(|before| before != reason);
@@ -88,13 +92,15 @@ impl Refiller {
 
     fn refill(&mut self, pool: &MaskPool, index: usize, lanes: usize) -> Result<(), String> {
         let began = Instant::now();
-        let epoch = pool.queues().epoch[index];
         let session = pool.delegate.link.session(&Call::default(), began).map_err(|e| e.to_string())?;
         let Some(streams) = &session.masked else { return Err("the session has no bulk stream".into()) };
-        let challenge = pool.challenge(index);
+        let (epoch, challenge) = {
+            let queues = pool.queues();
+            (queues.epoch[index], pool.challenge(index))
+        };
         let scratch = &mut self.scratch;
         let cost = Stats::default();
-        let mut task = Task { pool, session: &session, streams, index, challenge, scratch, cost };
+        let mut task = Task { pool, session: &session, streams, index, epoch, challenge, scratch, cost };
         let name = pool.delegate.plan.matrices[index].matrix.id;
         let made = task.cipher().and_then(|cipher| {
             // The companion is made once; a lane's price is without it.
@@ -109,9 +115,10 @@ impl Refiller {
                 let count = lanes.len();
                 let mut queues = pool.queues();
                 if queues.epoch[index] != epoch {
-                    return Err("the matrix is not trusted any more".into());
+                    return Err(DISTRUSTED.into());
                 }
                 queues.lanes[index].extend(lanes);
+                queues.trouble = None;
                 let ready = queues.lanes.iter().map(std::collections::VecDeque::len).min().unwrap_or(0);
                 drop(queues);
                 pool.account(&task.cost, count);
@@ -140,12 +147,9 @@ impl MaskPool {
     /// The matrix that needs lanes most, now marked busy, and how many.
     fn poorest(&self) -> Option<(usize, usize)> {
         let mut queues = self.queues();
-        let free = (0..self.matrices.len()).filter(|&i| !queues.busy[i]);
-        let index = free.min_by_key(|&i| queues.lanes[i].len())?;
+        let scarce = (0..self.matrices.len()).filter(|&i| !queues.busy[i] && self.scarce(&queues, i));
+        let index = scarce.min_by_key(|&i| queues.lanes[i].len())?;
         let ready = queues.lanes[index].len();
-        if ready > self.memory.low {
-            return None;
-        }
         let room = (self.memory.lanes - ready) / LaneCipher::STEP * LaneCipher::STEP;
         queues.busy[index] = true;
         Some((index, room.clamp(LaneCipher::STEP, self.delegate.ring.n())))
@@ -163,7 +167,10 @@ impl MaskPool {
             if self.closed.load(Ordering::Relaxed) {
                 return Err(Failure::Cancelled);
             }
-            let scarce = || self.queues().lanes.iter().any(|l| l.len() <= self.memory.low / 2);
+            let scarce = || {
+                let queues = self.queues();
+                queues.lanes.iter().zip(&queues.wanted).any(|(l, &w)| l.len() <= self.memory.low / 2 || l.len() < w)
+            };
             if !self.delegate.busy_within(LIVE) || scarce() {
                 return Ok(());
             }
@@ -213,7 +220,12 @@ impl Task<'_> {
         }
         let cipher = LaneCipher::new(ring, (rows, cols), m.log2_t, self.pool.common.clone(), companion);
         let cipher = Arc::new(cipher.map_err(|e| Failure::of(e, Check::Bulk))?);
+        let queues = self.pool.queues();
+        if queues.epoch[self.index] != self.epoch {
+            return Err(Failure::Again(DISTRUSTED.into()));
+        }
         *slot.write().unwrap_or_else(PoisonError::into_inner) = Some(cipher.clone());
+        drop(queues);
         Ok(cipher)
     }
 
@@ -339,7 +351,8 @@ impl Task<'_> {
             down += part.words.len() as u64;
             answer.take(&d.ring, part.first_row, part.rows, &part.words).map_err(|e| Failure::of(e, Check::Bulk))?;
             taking += own_time() - start;
-            evaluator += part.timing.map_or(0, |t| t.compute_ns);
+            // Its own word, which may be anything.
+            evaluator = part.timing.map_or(0, |t| t.compute_ns).saturating_add(evaluator);
         }
         drop(job);
         let start = own_time();
