@@ -381,7 +381,8 @@ pub fn rescaling(isa: Isa) {
                 assert!(2 * off <= t, "{}: t = 2^{log2_t}, x = {x}, q = {q}", isa.name());
             }
             // Noise up to q/2t less a 2^-18th of q/t, around what was scaled up.
-            let limit = (u128::from(q) << 18 >> (log2_t + 19)) as u64 - (q >> log2_t >> 18) - 2;
+            let half = u64::try_from(u128::from(q) >> (log2_t + 1)).expect("below q");
+            let limit = half - (q >> log2_t >> 18) - 2;
             let noisy: Vec<u64> = scaled
                 .iter()
                 .zip(&sums)

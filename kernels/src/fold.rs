@@ -156,7 +156,6 @@ impl Kernel for Apply<'_> {
     type Output = u64;
 
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
     fn run<L: Lanes>(self, l: L) -> u64 {
         /// Blocks whose products, below 2^51 each, add up inside 63 bits over all lanes.
         const BLOCKS: usize = 256;
@@ -188,7 +187,6 @@ pub struct IntFunctional {
 
 impl IntFunctional {
     /// From factors below 2^63.
-    #[expect(clippy::cast_possible_truncation, reason = "21 bits")]
     pub fn new(factors: &[u64]) -> Self {
         let plane = |d: u32| factors.iter().map(|f| ((f >> (21 * d)) & ((1 << 21) - 1)) as i32).collect();
         Self { digits: [plane(0), plane(1), plane(2)] }
@@ -230,7 +228,6 @@ impl Kernel for IntDot<'_> {
     type Output = [i128; 3];
 
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
     fn run<L: Lanes>(self, _: L) -> [i128; 3] {
         /// Products below 2^52 that add up inside 63 bits.
         const CHUNK: usize = 1024;

@@ -133,7 +133,7 @@ fn transposed(w: &Int8Matrix, rows: Range<usize>, r: &[u64], modulus: u64) -> Ve
     // Three digits below 2^21 times weights of 8 bits: 2^34 rows add up inside 63 bits.
     let mut sums = vec![[0i64; 3]; w.cols()];
     for i in rows {
-        let digits: [i64; 3] = std::array::from_fn(|d| ((r[i] >> (DIGIT * d as u32)) & ((1 << DIGIT) - 1)) as i64);
+        let digits = [0, DIGIT, 2 * DIGIT].map(|shift| ((r[i] >> shift) & ((1 << DIGIT) - 1)).cast_signed());
         for (sum, &w) in sums.iter_mut().zip(w.row(i)) {
             let w = i64::from(w);
             for (s, d) in sum.iter_mut().zip(digits) {
