@@ -59,6 +59,8 @@ struct MatrixLanes {
 struct Queues {
     /// Ready lanes of each matrix.
     lanes: Vec<VecDeque<Lane>>,
+    /// Lanes of each matrix that a call waits for, more than there are.
+    wanted: Vec<usize>,
     /// Matrices that a thread is refilling.
     busy: Vec<bool>,
     /// Raised when a matrix's lanes are distrusted: a refill that began before is thrown away.
@@ -94,6 +96,7 @@ impl MaskPool {
         let count = matrices.len();
         let queues = Queues {
             lanes: (0..count).map(|_| VecDeque::new()).collect(),
+            wanted: vec![0; count],
             busy: vec![false; count],
             epoch: vec![0; count],
             trouble: None,
@@ -155,7 +158,11 @@ impl MaskPool {
     ) -> Result<Vec<Lane>, Failure> {
         let end = Instant::now() + patience;
         let mut queues = self.queues();
+        // The refilling threads may rest; they look once this one waits.
+        self.changed.notify_all();
         loop {
+            // Whoever else waits for this matrix says so again.
+            queues.wanted[index] = 0;
             if queues.lanes[index].len() >= count {
                 let taken = queues.lanes[index].drain(..count).collect();
                 drop(queues);
@@ -174,6 +181,7 @@ impl MaskPool {
                     self.delegate.link.endpoint
                 ))));
             }
+            queues.wanted[index] = count;
             queues = self.changed.wait_timeout(queues, POLL).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -234,6 +242,14 @@ impl MaskPool {
     fn queues(&self) -> MutexGuard<'_, Queues> {
         // Every step leaves the queues consistent.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queues {
+    /// Whether a matrix shall be refilled: a pool at its low mark, or a call that waits for more than there is.
+    fn short(&self, index: usize, low: usize) -> bool {
+        let ready = self.lanes[index].len();
+        ready <= low || ready < self.wanted[index]
     }
 }
 

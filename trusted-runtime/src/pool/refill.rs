@@ -140,12 +140,9 @@ impl MaskPool {
     /// The matrix that needs lanes most, now marked busy, and how many.
     fn poorest(&self) -> Option<(usize, usize)> {
         let mut queues = self.queues();
-        let free = (0..self.matrices.len()).filter(|&i| !queues.busy[i]);
-        let index = free.min_by_key(|&i| queues.lanes[i].len())?;
+        let short = (0..self.matrices.len()).filter(|&i| !queues.busy[i] && queues.short(i, self.memory.low));
+        let index = short.min_by_key(|&i| queues.lanes[i].len())?;
         let ready = queues.lanes[index].len();
-        if ready > self.memory.low {
-            return None;
-        }
         let room = (self.memory.lanes - ready) / LaneCipher::STEP * LaneCipher::STEP;
         queues.busy[index] = true;
         Some((index, room.clamp(LaneCipher::STEP, self.delegate.ring.n())))
@@ -163,7 +160,10 @@ impl MaskPool {
             if self.closed.load(Ordering::Relaxed) {
                 return Err(Failure::Cancelled);
             }
-            let scarce = || self.queues().lanes.iter().any(|l| l.len() <= self.memory.low / 2);
+            let scarce = || {
+                let queues = self.queues();
+                (0..self.matrices.len()).any(|i| queues.short(i, self.memory.low / 2))
+            };
             if !self.delegate.busy_within(LIVE) || scarce() {
                 return Ok(());
             }
