@@ -14,6 +14,8 @@ use tonic::Code;
 const TOKENS: u32 = 120;
 /// Times that the evaluator is killed.
 const KILLS: usize = 50;
+/// Kills at which the client leaves while there is no evaluator.
+const LEAVES: [usize; 3] = [5, 10, 45];
 /// Tokens between two kills.
 const BETWEEN: usize = 4;
 
@@ -59,8 +61,7 @@ async fn fifty_killed_evaluators_see_nothing_twice() -> anyhow::Result<()> {
             if lived >= BETWEEN && kills < KILLS {
                 evaluator.daemon.kill();
                 (kills, lived) = (kills + 1, 0);
-                // A client leaves while there is no evaluator.
-                let leaves = kills % 10 == 0;
+                let leaves = LEAVES.contains(&kills);
                 if leaves {
                     assert!(undisturbed.starts_with(&seen), "a token differs after {kills} kills");
                     left += 1;
@@ -76,7 +77,7 @@ async fn fifty_killed_evaluators_see_nothing_twice() -> anyhow::Result<()> {
     assert_eq!(last.token_ids, undisturbed, "after all kills");
     let sent = meddler.sent();
     println!("{kills} kills: {answered} answered, {failed} failed, {left} left, {retries} calls repeated; {sent:?}");
-    assert!(retries > 0 && left > 0, "no call was disturbed");
+    assert!(retries > 0, "no call was disturbed");
     assert!(sent.vectors > 1000 && sent.rows > 1000, "{sent:?}");
     meddler.nothing_came_twice()
 }
