@@ -12,9 +12,9 @@ use proto::v1::Protocol;
 use std::{sync::Arc, time::Duration};
 
 /// Tokens of a request that outlasts the lanes of a full pool.
-const LONG: u32 = 100;
-/// Tokens of any other.
-const SHORT: u32 = 12;
+const LONG: u32 = 60;
+/// Tokens of any other; the lanes that a pool above its low mark has are enough.
+const SHORT: u32 = 2;
 
 /// A runtime with masks, its evaluator, and a meddler between.
 struct Play {
@@ -79,7 +79,7 @@ impl Play {
     }
 }
 
-const HASTY: &str = "[evaluator]\ndeadline_seconds = 1\nretry_for_seconds = 2\n";
+const HASTY: &str = "[evaluator]\ndeadline_seconds = 1\nretry_for_seconds = 1\n";
 
 async fn breaches(path: Path, protocol: Protocol) -> anyhow::Result<()> {
     let play = Play::new(HASTY).await?;
@@ -90,8 +90,13 @@ async fn breaches(path: Path, protocol: Protocol) -> anyhow::Result<()> {
         play.meddler.meddle(path, what, 1);
         play.works_or_fails(protocol, SHORT).await;
         assert_eq!(play.meddler.seen().meddled, before.meddled + 1, "{what:?} was not tried");
-        // Always: an error with a reason, and no token at all.
+        // Always: an error with a reason, and no token at all. An online job is over with its one answer, and
+        // another one for it is lawful: it may have been on its way when the job was cancelled.
         play.meddler.meddle(path, what, u64::MAX);
+        if (path, what) == (Path::Online, Meddling::Twice) {
+            play.works(protocol, SHORT).await?;
+            continue;
+        }
         let error = play.fails(protocol, SHORT).await;
         assert!(error.contains("evaluator"), "{what:?} always: {error}");
         assert!(error.len() < 600 && !error.contains('\u{7}'), "{what:?}: the peer's words came through: {error:?}");
@@ -154,17 +159,20 @@ async fn lies(path: Path, protocol: Protocol, check: &str) -> anyhow::Result<()>
         assert_eq!(play.alarms(check).await?, alarms as u64, "before {what:?}");
         play.meddler.meddle_later(path, skip, what, 1);
         let error = play.fails(protocol, LONG).await;
-        let says = format!("answers wrongly: the {check} check of blk.");
-        assert!(error.contains(&evaluator) && error.contains(&says) && error.contains("failed"), "{what:?}: {error}");
+        let (head, tail) = error.split_once(&format!("{evaluator} answers wrongly: ")).context(error.clone())?;
+        let name = tail.strip_prefix(&format!("the {check} check of ")).and_then(|t| t.strip_suffix(" failed"));
+        let name = name.with_context(|| format!("{what:?}: {error}"))?;
+        assert!(head.len() < 40 && (name == "head" || name.starts_with("blk.")), "{what:?}: {error}");
         // Nobody speaks to it now; what the enclave can do alone it does.
         for delegating in [Protocol::Direct, Protocol::Masked, Protocol::Auto] {
             let error = play.fails(delegating, SHORT).await;
             assert!(error.contains(&evaluator) && error.contains("quarantine"), "{what:?}, {delegating:?}: {error}");
-            assert!(error.contains(&says), "{what:?}, {delegating:?}: the reason is lost: {error}");
+            assert!(error.contains(tail), "{what:?}, {delegating:?}: the reason is lost: {error}");
         }
         play.works(Protocol::Local, SHORT).await?;
         assert_eq!(play.alarms(check).await?, alarms as u64 + 1, "{what:?}");
-        let logged = play.enclave.logged(&["ALARM", &evaluator["evaluator at ".len()..], "matrix=blk.", check]);
+        let matrix = format!("matrix={name} ");
+        let logged = play.enclave.logged(&["ALARM", &evaluator["evaluator at ".len()..], &matrix, check]);
         assert!(logged.is_some(), "no line in the log says so");
         // The cooldown is over.
         play.enclave.connected().await?;
@@ -203,9 +211,9 @@ async fn a_lie_about_encrypted_masks_is_caught() -> anyhow::Result<()> {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let error = play.fails(Protocol::Direct, SHORT).await;
-        assert!(error.contains("quarantine: answers wrongly: the bulk check of blk."), "{what:?}: {error}");
+        assert!(error.contains("quarantine: answers wrongly: the bulk check of "), "{what:?}: {error}");
         assert_eq!(play.alarms("bulk").await?, alarms as u64 + 1, "{what:?}");
-        assert!(play.enclave.logged(&["ALARM", "matrix=blk.", "bulk"]).is_some(), "no line in the log says so");
+        assert!(play.enclave.logged(&["ALARM", "matrix=", "bulk"]).is_some(), "no line in the log says so");
         busy.await??;
         play.enclave.connected().await?;
         play.works(Protocol::Masked, LONG).await.with_context(|| format!("after {what:?}"))?;
