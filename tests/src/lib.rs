@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod binaries;
+pub mod enclave;
 pub mod fixtures;
 pub mod meddler;
 pub mod stage;

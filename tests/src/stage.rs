@@ -1,18 +1,22 @@
 //! Daemons for one test: started on free ports with certificates of their own, ended on drop.
 
-use crate::binaries::binary;
-use anyhow::Context;
+use crate::{
+    binaries::binary,
+    enclave::{Enclave, Log},
+};
 use client::{
     certificates::{Certificates, Role},
     daemon::{Daemon, Launch},
-    inference::{Address, Completion, Runtime},
+    inference::{Address, Runtime},
 };
-use proto::v1;
 use std::{
     ffi::OsString,
     path::PathBuf,
-    sync::atomic::{AtomicU32, Ordering},
-    time::{Duration, Instant},
+    sync::{
+        PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint, Identity, ServerTlsConfig};
 
@@ -31,16 +35,6 @@ pub struct Evaluator {
     pub daemon: Daemon,
     /// Where it listens on loopback.
     pub port: u16,
-}
-
-/// A running `trusted-runtime` and a connection to it.
-pub struct Enclave {
-    /// The process.
-    pub daemon: Daemon,
-    /// The connection of an authorized client.
-    pub connection: Runtime,
-    /// Where it is.
-    pub address: Address,
 }
 
 impl Stage {
@@ -64,32 +58,29 @@ impl Stage {
     pub async fn evaluator(&self, port: u16, args: &[&str]) -> anyhow::Result<Evaluator> {
         let mut all = self.common(Role::Evaluator, port);
         all.extend(args.iter().map(Into::into));
-        let mut daemon = self.launch("gpu-evaluator", all)?;
+        let (mut daemon, _) = self.launch("gpu-evaluator", all)?;
         let port = daemon.port(LIMIT).await?;
         Ok(Evaluator { daemon, port })
     }
 
-    /// Starts a runtime that serves `model` and knows the evaluator at `evaluator`.
+    /// Starts a runtime that serves `model` and knows the evaluator at `evaluator`. Its default protocol is
+    /// direct, or local without an evaluator, unless `args` name another.
     ///
     /// # Errors
     /// If it ends early, with its last words.
     pub async fn enclave(&self, model: &str, evaluator: Option<u16>, args: &[&str]) -> anyhow::Result<Enclave> {
         let mut all: Vec<OsString> = vec!["serve".into(), "--model".into(), model.into()];
         all.extend(self.common(Role::Runtime, 0));
-        if let Some(port) = evaluator {
-            all.extend(["--evaluator".into(), format!("https://127.0.0.1:{port}").into()]);
-            all.extend(["--evaluator-ca".into(), self.certificates.ca().into()]);
-            all.extend(["--evaluator-cert".into(), self.certificates.cert(Role::Runtime).into()]);
-            all.extend(["--evaluator-key".into(), self.certificates.key(Role::Runtime).into()]);
-        } else {
-            all.extend(["--protocol".into(), "local".into()]);
+        all.extend(evaluator.into_iter().flat_map(|port| self.towards(port)));
+        if !args.contains(&"--protocol") {
+            all.extend(["--protocol", if evaluator.is_some() { "direct" } else { "local" }].map(Into::into));
         }
         all.extend(args.iter().map(Into::into));
-        let mut daemon = self.launch("trusted-runtime", all)?;
+        let (mut daemon, log) = self.launch("trusted-runtime", all)?;
         let port = daemon.port(LIMIT).await?;
         let address = self.address(port, Role::Client);
         let connection = Runtime::connect(&address).await?;
-        Ok(Enclave { daemon, connection, address })
+        Ok(Enclave { daemon, connection, channel: self.channel(port)?, address, log })
     }
 
     /// An address at `port` with the certificate of `role`.
@@ -135,38 +126,30 @@ impl Stage {
         args
     }
 
-    fn launch(&self, name: &str, args: Vec<OsString>) -> anyhow::Result<Daemon> {
+    /// The flags of a runtime whose evaluator is at `port`.
+    pub fn towards(&self, port: u16) -> Vec<OsString> {
+        let c = &self.certificates;
+        let mut args: Vec<OsString> = vec!["--evaluator".into(), format!("https://127.0.0.1:{port}").into()];
+        args.extend(["--evaluator-ca".into(), c.ca().into()]);
+        args.extend(["--evaluator-cert".into(), c.cert(Role::Runtime).into()]);
+        args.extend(["--evaluator-key".into(), c.key(Role::Runtime).into()]);
+        args
+    }
+
+    fn launch(&self, name: &str, args: Vec<OsString>) -> anyhow::Result<(Daemon, Log)> {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let port_file = self.certificates.dir().join(format!("{name}.{number}.port"));
         // Shown by a failed test, and by `--nocapture`.
         let prefix = name.to_owned();
-        let watch: client::daemon::Watch = Box::new(move |line| println!("{prefix}: {line}"));
-        Ok(Daemon::start(Launch { program: binary(name), args, port_file, envs: Vec::new(), watch: Some(watch) })?)
-    }
-}
-
-impl Enclave {
-    /// Runs one request.
-    ///
-    /// # Errors
-    /// The runtime's reason, or that it took longer than [`LIMIT`].
-    pub async fn generate(&self, request: v1::GenerateRequest) -> anyhow::Result<Completion> {
-        let answer = tokio::time::timeout(LIMIT, self.connection.generate(request, |_| {})).await;
-        Ok(answer.context("no end of a request; the test hangs")??)
-    }
-
-    /// Waits until the runtime says that its evaluator is connected and the weights are there.
-    ///
-    /// # Errors
-    /// If that takes longer than [`LIMIT`].
-    pub async fn connected(&self) -> anyhow::Result<v1::EvaluatorInfo> {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            if let Some(info) = self.connection.describe().await?.evaluator {
-                return Ok(info);
+        let lines = Log::default();
+        let watch: client::daemon::Watch = Box::new({
+            let lines = lines.clone();
+            move |line| {
+                println!("{prefix}: {line}");
+                lines.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
             }
-            anyhow::ensure!(Instant::now() < deadline, "the runtime never connected to its evaluator");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        });
+        let launch = Launch { program: binary(name), args, port_file, envs: Vec::new(), watch: Some(watch) };
+        Ok((Daemon::start(launch)?, lines))
     }
 }

@@ -14,7 +14,7 @@ use std::{
 };
 
 /// The keys that `--json` promises, nested ones with a dot.
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 36] = [
     "breakdown.enclave_crypto_ms",
     "breakdown.enclave_other_ms",
     "breakdown.evaluator_ms",
@@ -29,15 +29,27 @@ const KEYS: [&str; 24] = [
     "evaluator.pinned_layers",
     "finish_reason",
     "identical_to_local",
+    "lanes.ready",
+    "lanes.refill_ms_per_lane",
+    "lanes.used",
     "local_ms_per_token",
+    "offline.bytes_down",
+    "offline.bytes_up",
+    "offline.enclave_ms",
+    "offline.evaluator_ms",
+    "offline_ms_per_token",
     "params.log2_q",
     "params.n",
     "params.security_bits",
     "prompt_tokens",
     "protocol",
+    "round_trips_per_token",
     "text",
     "token_ids",
+    "tokens.direct",
+    "tokens.masked",
     "ttft_ms",
+    "verify_ms_per_token",
     "weights",
 ];
 
@@ -63,22 +75,45 @@ fn object(args: &[&str]) -> Value {
 
 #[test]
 fn json_has_the_promised_keys_and_the_tokens_are_identical() {
-    for (name, weights) in [("gpt2", "w8"), ("llama", "w16")] {
+    // The first names neither protocol nor lanes: it is what a visitor gets.
+    for (name, weights, protocol, flags) in [
+        ("gpt2", "w8", "masked", &[][..]),
+        ("llama", "w16", "masked", &["--protocol", "masked", "--lanes", "64"]),
+        ("llama", "w8", "auto", &["--protocol", "auto", "--lanes", "64"]),
+        ("gpt2", "w16", "direct", &["--protocol", "direct"]),
+    ] {
         let model = tiny(name);
         let path = model.path.to_string_lossy();
         let prompt = model.prompts[0].text.as_str();
         let args = ["demo", "--json", "--model", &path, "--prompt", prompt, "--max-tokens", "8", "--weights", weights];
-        let found = object(&args);
+        let found = object(&[&args[..], flags].concat());
         let promised = KEYS.iter().map(|k| (*k).to_owned()).collect();
         assert_eq!(keys(&found, ""), promised);
         assert_eq!(found["identical_to_local"], true, "{found}");
-        assert_eq!((found["protocol"].as_str(), found["weights"].as_str()), (Some("direct"), Some(weights)));
+        assert_eq!((found["protocol"].as_str(), found["weights"].as_str()), (Some(protocol), Some(weights)));
         assert_eq!(found["prompt_tokens"], model.prompts[0].prompt_ids.len());
         let count = found["token_ids"].as_array().map_or(0, Vec::len);
         let whole = if found["finish_reason"] == "length" { count == 8 } else { count < 8 };
         assert!(count > 0 && whole, "{found}");
         assert_eq!((found["params"]["n"].as_u64(), found["params"]["security_bits"].as_u64()), (Some(2048), Some(128)));
         assert!(found["bytes_per_token"]["up"].as_u64().is_some_and(|b| b > 0), "{found}");
+        for key in ["round_trips_per_token", "verify_ms_per_token"] {
+            assert!(found[key].as_f64().is_some_and(|x| x > 0.0), "{key}: {found}");
+        }
+        let steps = found["tokens"]["masked"].as_u64().zip(found["tokens"]["direct"].as_u64());
+        let (masked, direct) = steps.expect("two numbers");
+        assert_eq!(masked + direct, count as u64 - 1, "{found}");
+        assert!((protocol != "masked" || direct == 0) && (protocol != "direct" || masked == 0), "{found}");
+        let offline = ["/offline_ms_per_token", "/offline/enclave_ms", "/offline/evaluator_ms", "/offline/bytes_up"];
+        for at in offline.into_iter().chain(["/lanes/used", "/lanes/refill_ms_per_lane"]) {
+            let figure = found.pointer(at).and_then(Value::as_f64);
+            match protocol {
+                "masked" => assert!(figure.is_some_and(|x| x > 0.0), "{at}: {found}"),
+                "direct" => assert!(figure.is_none_or(|x| x == 0.0), "{at}: {found}"),
+                // Auto may be done before the first lane.
+                _ => assert!(figure.is_some(), "{at}: {found}"),
+            }
+        }
     }
 }
 
@@ -90,16 +125,18 @@ fn keys_stay_and_values_are_null_where_nothing_is_known() {
     let promised: BTreeSet<_> = KEYS.iter().map(|k| (*k).to_owned()).collect();
     let local = object(&[&args[..], &["4", "--protocol", "local"]].concat());
     assert_eq!(keys(&local, ""), promised);
-    for at in KEYS.iter().filter(|k| k.starts_with("evaluator.") || k.starts_with("params.")) {
+    for at in KEYS.iter().filter(|k| ["evaluator.", "params.", "lanes."].iter().any(|of| k.starts_with(of))) {
         assert!(local.pointer(&format!("/{}", at.replace('.', "/"))).is_some_and(Value::is_null), "{at}: {local}");
     }
     assert!(local["decode_ms_per_token"].as_f64().is_some_and(|ms| ms > 0.0), "{local}");
-    let one = object(&[&args[..], &["1"]].concat());
+    let one = object(&[&args[..], &["1", "--lanes", "64"]].concat());
     assert_eq!(keys(&one, ""), promised);
-    for at in KEYS.iter().filter(|k| k.contains("per_token") || k.starts_with("breakdown.")) {
+    let per_token = |k: &&&str| k.contains("per_token") || k.starts_with("breakdown.") || k.starts_with("offline.");
+    for at in KEYS.iter().filter(per_token) {
         assert!(one.pointer(&format!("/{}", at.replace('.', "/"))).is_some_and(Value::is_null), "{at}: {one}");
     }
     assert!(one["ttft_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{one}");
+    assert!(one["lanes"]["used"].as_u64().is_some_and(|lanes| lanes > 0), "{one}");
 }
 
 /// The children of `parent` that still run, by name.
@@ -125,7 +162,7 @@ fn process(id: u32) -> Option<(String, char, u32)> {
 /// `bifrost generate` in the midst of its answer, and its daemons.
 fn answering() -> (std::process::Child, BTreeMap<String, u32>) {
     let mut command = binaries::command("bifrost");
-    command.args(["generate", "--synthetic", "llama-tiny", "--max-tokens", "200"]);
+    command.args(["generate", "--synthetic", "llama-tiny", "--max-tokens", "200", "--lanes", "64"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("bifrost starts");
     let mut first = [0];
     child.stdout.as_mut().expect("piped").read_exact(&mut first).expect("a first piece of text");
@@ -169,10 +206,13 @@ fn daemons_do_not_outlive_a_bifrost_that_is_killed() {
 fn people_are_told_whether_the_tokens_are_identical() {
     let model = tiny("llama");
     let path = model.path.to_string_lossy();
-    let out = binaries::run("bifrost", &["demo", "--model", &path, "--prompt", "Hello", "--max-tokens", "6"]);
+    let args = ["demo", "--model", &path, "--prompt", "Hello", "--max-tokens", "6", "--lanes", "64"];
+    let out = binaries::run("bifrost", &args);
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
-    for part in ["identical", "time to first token", "enclave crypto", "evaluator bytes per weight", "ratio to local"] {
+    let always = ["identical", "time to first token", "enclave crypto", "evaluator bytes per weight", "ratio to local"];
+    let masked = ["verification", "round trips per token", "tokens, masked / direct", "offline work per masked token"];
+    for part in always.into_iter().chain(masked) {
         assert!(text.contains(part), "the screen lacks {part:?}:\n{text}");
     }
 }
@@ -183,7 +223,8 @@ fn nothing_is_left_behind() {
     let scratch = tempfile::tempdir().expect("a directory");
     for args in [&["--prompt", "Hi", "--max-tokens", "2"][..], &["--prompt", "Hi", "--max-tokens", "100000"][..]] {
         let mut command = binaries::command("bifrost");
-        command.args(["demo", "--json", "--model"]).arg(&model.path).args(args).env("TMPDIR", scratch.path());
+        command.args(["demo", "--json", "--lanes", "64", "--model"]).arg(&model.path);
+        command.args(args).env("TMPDIR", scratch.path());
         let out = command.output().expect("bifrost runs");
         let log = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.success(), args.contains(&"2"), "{args:?}: {log}");
@@ -214,13 +255,18 @@ fn generate_and_inspect_work_on_a_file() {
             "0.8",
             "--seed",
             "3",
+            "--lanes",
+            "64",
             "--protocol",
             protocol,
         ])
     };
-    let (direct, local) = (ask("direct"), ask("local"));
-    assert_eq!(direct["token_ids"], local["token_ids"]);
-    assert_eq!((direct["protocol"].as_str(), local["protocol"].as_str()), (Some("direct"), Some("local")));
+    let local = ask("local");
+    assert_eq!(local["protocol"], "local");
+    for protocol in ["direct", "masked", "auto"] {
+        let found = ask(protocol);
+        assert_eq!((&found["token_ids"], found["protocol"].as_str()), (&local["token_ids"], Some(protocol)));
+    }
     let out = binaries::run("bifrost", &["model", "inspect", &path, "--json"]);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let summary: Value = serde_json::from_slice(&out.stdout).expect("one object");

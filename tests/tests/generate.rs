@@ -2,8 +2,10 @@
 
 use client::{certificates::Role, inference::Runtime};
 use e2e::{
+    enclave::Enclave,
     fixtures::{self, Tiny, greedy, tiny},
-    stage::{Enclave, LIMIT, Stage},
+    meddler::{Meddler, Path},
+    stage::{LIMIT, Stage},
 };
 use proto::v1::{self, Protocol};
 
@@ -17,21 +19,37 @@ async fn answers(enclave: &Enclave, model: &Tiny, protocol: Protocol) -> anyhow:
         assert_eq!(answer.prompt_tokens as usize, prompt.prompt_ids.len());
         assert_eq!((answer.token_ids.len(), answer.finish_reason), (prompt.f64_ids.len(), "length"));
         let (up, down) = (answer.timing.bytes_up_per_token, answer.timing.bytes_down_per_token);
-        assert_eq!((up > 0, down > 0), (protocol == Protocol::Direct, protocol == Protocol::Direct), "{up} {down}");
+        let delegates = protocol != Protocol::Local;
+        assert_eq!((up > 0, down > 0), (delegates, delegates), "{up} {down}");
+        let (masked, direct) = (answer.masked_steps, answer.direct_steps);
+        match protocol {
+            Protocol::Masked => assert_eq!((masked, direct), (tokens - 1, 0)),
+            Protocol::Direct => assert_eq!((masked, direct), (0, tokens - 1)),
+            Protocol::Auto => assert_eq!(masked + direct, tokens - 1),
+            _ => assert_eq!((masked, direct), (0, 0)),
+        }
         all.push(answer.token_ids);
     }
     Ok(all)
 }
 
-/// Every combination of threads and residency gives the same tokens, encrypted or not, on all prompts.
+/// Every combination of threads and residency gives the same tokens by every protocol, on all prompts.
 async fn same_tokens_on_every_path(model: &str, weights: &str) -> anyhow::Result<()> {
     let model = tiny(model);
     let path = model.path.to_string_lossy();
     let mut known: Option<Vec<Vec<u32>>> = None;
-    for (threads, residency) in [("1", "pinned"), ("2", "fallback"), ("2", "pinned"), ("1", "fallback")] {
+    // Masks need the weights as int8.
+    let masked = &[Protocol::Direct, Protocol::Masked, Protocol::Auto][..];
+    for (threads, residency, serves, delegating) in [
+        ("1", "pinned", "direct", &masked[..1]),
+        ("2", "fallback", "masked", masked),
+        ("2", "pinned", "direct", &masked[..1]),
+        ("1", "fallback", "auto", masked),
+    ] {
         let stage = Stage::new()?;
         let evaluator = stage.evaluator(0, &["--threads", threads]).await?;
-        let flags = ["--weights", weights, "--threads", threads, "--residency", residency];
+        let flags = ["--weights", weights, "--threads", threads, "--residency", residency, "--protocol", serves];
+        let flags = [&flags[..], &["--lanes", "64"]].concat();
         let enclave = stage.enclave(&path, Some(evaluator.port), &flags).await?;
         let info = enclave.connected().await?;
         assert_eq!(info.pinned_layers > 0, residency == "pinned", "{info:?}");
@@ -39,8 +57,10 @@ async fn same_tokens_on_every_path(model: &str, weights: &str) -> anyhow::Result
 
         let what = format!("{} {weights}, {threads} threads, {residency}", model.name);
         let local = answers(&enclave, &model, Protocol::Local).await?;
-        let direct = answers(&enclave, &model, Protocol::Direct).await?;
-        assert_eq!(direct, local, "{what}: direct and local differ");
+        for &protocol in delegating {
+            let found = answers(&enclave, &model, protocol).await?;
+            assert_eq!(found, local, "{what}: {protocol:?} and local differ");
+        }
         assert_eq!(known.get_or_insert(local.clone()), &local, "{what}: differs from other threads");
     }
     if weights == "w16" {
@@ -72,11 +92,12 @@ async fn llama_w16() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_seed_gives_the_same_tokens_on_both_paths() -> anyhow::Result<()> {
+async fn a_seed_gives_the_same_tokens_on_every_path() -> anyhow::Result<()> {
     let model = tiny("llama");
     let stage = Stage::new()?;
     let evaluator = stage.evaluator(0, &[]).await?;
-    let enclave = stage.enclave(&model.path.to_string_lossy(), Some(evaluator.port), &[]).await?;
+    let flags = ["--protocol", "masked", "--lanes", "64"];
+    let enclave = stage.enclave(&model.path.to_string_lossy(), Some(evaluator.port), &flags).await?;
     let ask = async |seed: u64, protocol: Protocol| {
         let sampling = v1::Sampling {
             temperature: Some(1.3),
@@ -93,6 +114,7 @@ async fn a_seed_gives_the_same_tokens_on_both_paths() -> anyhow::Result<()> {
     let first = ask(7, Protocol::Direct).await?;
     assert_eq!(ask(7, Protocol::Local).await?, first);
     assert_eq!(ask(7, Protocol::Direct).await?, first, "the same seed again");
+    assert_eq!(ask(7, Protocol::Masked).await?, first, "masked");
     assert_ne!(ask(8, Protocol::Local).await?, first, "another seed");
     assert_ne!(enclave.generate(greedy(&model.prompts[0].prompt_ids, 24, Protocol::Local)).await?.token_ids, first);
     Ok(())
@@ -113,6 +135,72 @@ async fn requests_at_the_same_time_do_not_disturb_each_other() -> anyhow::Result
     for (i, ids) in futures::future::try_join_all(runs).await? {
         assert_eq!(ids, alone[i], "prompt {i}");
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eight_masked_requests_of_mixed_lengths_give_the_tokens_of_one_at_a_time() -> anyhow::Result<()> {
+    let model = tiny("llama");
+    let stage = Stage::new()?;
+    let evaluator = stage.evaluator(0, &[]).await?;
+    let flags = ["--protocol", "masked", "--lanes", "64", "--max-running", "8"];
+    let enclave = stage.enclave(&model.path.to_string_lossy(), Some(evaluator.port), &flags).await?;
+    // From one token to two chunks and a half of the longest prompt.
+    let long: Vec<u32> = model.prompts.iter().flat_map(|p| p.prompt_ids.iter().copied()).collect();
+    let requests = [(1, 24), (2, 9), (7, 16), (31, 5), (32, 12), (33, 3), (57, 8), (80, 2)];
+    let request = |(prompt, tokens): (usize, u32)| greedy(&long[..prompt], tokens, Protocol::Masked);
+    let mut alone = Vec::new();
+    for (prompt, tokens) in requests {
+        let local = enclave.generate(greedy(&long[..prompt], tokens, Protocol::Local)).await?.token_ids;
+        let masked = enclave.generate(request((prompt, tokens))).await?.token_ids;
+        assert_eq!(masked, local, "{prompt} tokens of prompt, alone");
+        alone.push(local);
+    }
+    let together = futures::future::try_join_all(requests.map(|r| enclave.generate(request(r)))).await?;
+    for ((found, expected), (prompt, tokens)) in together.iter().zip(&alone).zip(requests) {
+        assert_eq!(&found.token_ids, expected, "{prompt} tokens of prompt, among eight");
+        assert_eq!((found.masked_steps, found.direct_steps), (tokens - 1, 0));
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn auto_answers_at_once_and_goes_on_masked() -> anyhow::Result<()> {
+    let model = tiny("llama");
+    let stage = Stage::new()?;
+    let evaluator = stage.evaluator(0, &[]).await?;
+    let meddler = Meddler::start(&stage, &evaluator).await?;
+    meddler.hold(Path::Bulk);
+    let flags = ["--protocol", "auto", "--lanes", "64"];
+    let enclave = stage.enclave(&model.path.to_string_lossy(), Some(meddler.port), &flags).await?;
+    let prompt = &model.prompts[0].prompt_ids;
+    let local = enclave.generate(greedy(prompt, 16, Protocol::Local)).await?.token_ids;
+    let at_once = enclave.generate(greedy(prompt, 16, Protocol::Auto)).await?;
+    assert_eq!((at_once.token_ids, at_once.masked_steps, at_once.direct_steps), (local.clone(), 0, 15));
+    let wait = enclave.lanes().await?;
+    assert_eq!((wait.ready, wait.used), (0, 0), "{wait:?}");
+
+    meddler.behave();
+    enclave.lanes_until(|lanes| lanes.ready == 64).await?;
+    let later = enclave.generate(greedy(prompt, 16, Protocol::Auto)).await?;
+    assert_eq!((later.token_ids, later.masked_steps, later.direct_steps), (local, 15, 0));
+    assert!(later.timing.round_trips_per_token > 0.0 && later.timing.verify_ms > 0.0, "{:?}", later.timing);
+    let pool = enclave.lanes().await?;
+    assert!(pool.used >= 30 && pool.refill_ms_per_lane > 0.0 && pool.bytes_up_per_lane > 0, "{pool:?}");
+
+    // One request that outlasts the lanes that are left: both kinds of steps, the same tokens.
+    let long = enclave.generate(greedy(prompt, 100, Protocol::Local)).await?.token_ids;
+    meddler.hold(Path::Bulk);
+    let both = enclave.generate(greedy(prompt, 100, Protocol::Auto)).await?;
+    meddler.behave();
+    assert_eq!(both.token_ids, long);
+    assert!(
+        both.masked_steps > 0 && both.direct_steps > 0,
+        "{} masked, {} direct",
+        both.masked_steps,
+        both.direct_steps
+    );
+    assert_eq!(both.masked_steps + both.direct_steps, 99);
     Ok(())
 }
 
@@ -148,13 +236,18 @@ async fn both_daemons_refuse_strangers_and_leave_when_asked() -> anyhow::Result<
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn smollm2_gives_the_same_tokens_encrypted() -> anyhow::Result<()> {
     let Some(model) = fixtures::smollm2() else { return Ok(()) };
+    let direct = &[Protocol::Direct][..];
     // Residency, bytes per weight at most, weights, threads, prompts, tokens; w16 holds two planes.
-    for (residency, bytes_per_weight, weights, threads, prompts, tokens) in
-        [("pinned", 9.0, "w8", "2", 3, 4), ("fallback", 1.3, "w8", "1", 1, 2), ("pinned", 18.0, "w16", "2", 1, 2)]
-    {
+    for (residency, bytes_per_weight, weights, threads, prompts, tokens, delegating) in [
+        ("pinned", 9.0, "w8", "2", 3, 4, direct),
+        ("fallback", 1.3, "w8", "2", 1, 2, &[Protocol::Masked, Protocol::Direct]),
+        ("pinned", 18.0, "w16", "2", 1, 2, direct),
+    ] {
         let stage = Stage::new()?;
         let evaluator = stage.evaluator(0, &["--threads", threads]).await?;
         let flags = ["--residency", residency, "--weights", weights, "--threads", threads];
+        let masked = delegating.contains(&Protocol::Masked);
+        let flags = [&flags[..], &["--protocol", if masked { "masked" } else { "direct" }, "--lanes", "64"]].concat();
         let enclave = stage.enclave(&model.path.to_string_lossy(), Some(evaluator.port), &flags).await?;
         let info = enclave.connected().await?;
         assert!(
@@ -164,8 +257,10 @@ async fn smollm2_gives_the_same_tokens_encrypted() -> anyhow::Result<()> {
         );
         for prompt in &model.prompts[..prompts] {
             let local = enclave.generate(greedy(prompt, tokens, Protocol::Local)).await?;
-            let direct = enclave.generate(greedy(prompt, tokens, Protocol::Direct)).await?;
-            assert_eq!(direct.token_ids, local.token_ids, "{residency} {weights}, {threads} threads");
+            for &protocol in delegating {
+                let found = enclave.generate(greedy(prompt, tokens, protocol)).await?;
+                assert_eq!(found.token_ids, local.token_ids, "{protocol:?}, {residency} {weights}, {threads} threads");
+            }
         }
     }
     Ok(())

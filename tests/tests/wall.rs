@@ -146,6 +146,14 @@ fn unsafe_lives_in_named_files() {
     assert!(found.is_empty(), "unsafe outside the named files:\n{}", found.join("\n"));
 }
 
+/// What is written for people is shown to people.
+#[test]
+fn the_readme_hides_nothing() {
+    let text = fs::read_to_string(root().join("README.md")).expect("README.md");
+    let hidden: Vec<_> = text.lines().enumerate().filter(|(_, line)| line.contains("<!--")).collect();
+    assert!(hidden.is_empty(), "README.md has comments: {hidden:?}");
+}
+
 #[test]
 fn the_lexer_sees_code_and_nothing_else() {
     let source = "// secret\n/* unsafe /* nested */ */ let a = \"decrypt \\\" x\"; let b = r#\"unsafe \"\"#;\nfn f<'a>(c: char) { if c == '\"' { g('\\'') } }";
