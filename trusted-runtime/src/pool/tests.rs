@@ -127,13 +127,13 @@ fn a_refill_during_which_the_matrix_is_distrusted_is_thrown_away() {
         });
     };
     let pair = Setup { lanes: 32, shapes: &SHAPES, ..Setup::default() }.start_with(hold);
-    arrives.recv().unwrap();
+    arrives.recv_timeout(Duration::from_secs(20)).unwrap();
     let challenge = pair.pool().challenge(0);
     pair.pool().distrust(0);
     assert!(!Arc::ptr_eq(&challenge, &pair.pool().challenge(0)));
     go.send(()).unwrap();
     // The next batch comes with another companion; what was made before it is not there.
-    arrives.recv().unwrap();
+    arrives.recv_timeout(Duration::from_secs(20)).unwrap();
     assert_eq!((pair.ready(0), pair.companions(), pair.batches().len()), (0, 2, 2));
     let trouble = pair.pool().stats().trouble.unwrap();
     assert_eq!(trouble, "an answer about the matrix failed its check while masks were being made");
