@@ -128,6 +128,13 @@ pub struct Unmasked {
     words: Zeroizing<Vec<u32>>,
 }
 
+impl Unmasked {
+    /// The first of its rows.
+    pub fn first_row(&self) -> usize {
+        self.rows.start
+    }
+}
+
 impl<'a> Batch<'a> {
     /// Lanes it will give.
     pub fn lanes(&self) -> usize {

@@ -62,7 +62,7 @@ pub use error::Error;
 pub use expand::{PublicPolys, expand_block};
 pub use grid::Grid;
 pub use lane::{Lane, Masked, Unproven};
-pub use lane_answer::LaneAnswer;
+pub use lane_answer::{LaneAnswer, LaneAnswers};
 pub use lane_challenge::{LaneChallenge, LaneFolds, LaneSums, SHARD_ROWS};
 pub use lanes::{Batch, BatchPart, LaneCipher, Unmasked};
 pub use noise::WeightNorms;

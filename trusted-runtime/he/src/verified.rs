@@ -1,5 +1,8 @@
 //! The order of things as a type: what was checked, and only that, can be decrypted.
 
+use crate::LaneAnswer;
+use std::ops::Range;
+
 /// An answer of the evaluator that passed its check. Only the checks of this crate make one, and decryption takes
 /// nothing else.
 pub struct Verified<T>(T);
@@ -18,5 +21,17 @@ impl<T> Verified<T> {
     /// What was checked.
     pub(crate) fn into_inner(self) -> T {
         self.0
+    }
+}
+
+impl Verified<LaneAnswer> {
+    /// The rows that were checked.
+    pub fn rows(&self) -> Range<usize> {
+        self.0.rows()
+    }
+
+    /// The first of them.
+    pub fn first_row(&self) -> usize {
+        self.0.rows().start
     }
 }

@@ -13,11 +13,10 @@ use bytes::Bytes;
 use kernels::wire;
 use proto::v1::{BulkAnswer, BulkHeader, BulkJob, BulkRows, JobCancel, bulk_answer, bulk_job};
 use std::{
-    ops::Range,
     sync::{Arc, PoisonError, Weak, atomic::Ordering, mpsc::RecvTimeoutError},
     time::{Duration, Instant},
 };
-use trusted_he::{Lane, LaneAnswer, LaneChallenge, LaneCipher, LaneFolds, LaneSums, Scratch, Unmasked, Verified};
+use trusted_he::{Lane, LaneAnswer, LaneAnswers, LaneChallenge, LaneCipher, LaneFolds, Scratch, Unmasked, Verified};
 
 /// Columns encrypted at a time: as many as one pass of the check takes.
 const COLUMNS: usize = 8;
@@ -215,9 +214,11 @@ impl Task<'_> {
         let sums = folds.finish(ring);
         let mut companion = Vec::new();
         let challenge = self.challenge.clone();
-        for shard in challenge.shards() {
-            companion.push(self.multiply(shard, n, &messages, &sums)?);
-        }
+        self.multiply((rows, n), &messages, |_, answer| {
+            companion.push(challenge.verify(ring, &sums, answer).map_err(|e| Failure::of(e, Check::Bulk))?);
+            Ok(())
+        })?;
+        companion.sort_by_key(Verified::first_row);
         let cipher = LaneCipher::new(ring, (rows, cols), m.log2_t, self.pool.common.clone(), companion);
         let cipher = Arc::new(cipher.map_err(|e| Failure::of(e, Check::Bulk))?);
         let queues = self.pool.queues();
@@ -251,10 +252,14 @@ impl Task<'_> {
         let sums = folds.finish(&ring);
         let mut parts = Vec::new();
         let challenge = self.challenge.clone();
-        for shard in challenge.shards() {
-            let answer = self.multiply(shard.clone(), lanes, &messages, &sums)?;
-            self.decrypt(&batch, &answer, shard, &mut parts)?;
-        }
+        let rows = self.pool.delegate.plan.matrices[self.index].matrix.int8.rows();
+        self.multiply((rows, lanes), &messages, |task, answer| {
+            let start = own_time();
+            let answer = challenge.verify(&ring, &sums, answer).map_err(bulk)?;
+            task.cost.crypto += own_time() - start;
+            task.decrypt(&batch, &answer, &mut parts)
+        })?;
+        parts.sort_by_key(Unmasked::first_row);
         let start = own_time();
         let lanes = batch.finish(&parts).map_err(bulk);
         self.cost.crypto += own_time() - start;
@@ -265,9 +270,9 @@ impl Task<'_> {
         &mut self,
         batch: &trusted_he::Batch<'_>,
         answer: &Verified<LaneAnswer>,
-        shard: Range<usize>,
         parts: &mut Vec<Unmasked>,
     ) -> Result<(), Failure> {
+        let shard = answer.rows();
         for first in shard.clone().step_by(ROWS) {
             self.pool.yield_to_requests()?;
             let start = own_time();
@@ -285,17 +290,17 @@ impl Task<'_> {
         Message { first, count, bytes: bytes.into() }
     }
 
-    /// Has the evaluator multiply rows `shard` of the matrix with what `messages` hold, and checks its answer.
+    /// Has the evaluator multiply the matrix of `rows` rows with what `messages` hold; `done` gets each shard of the answer
+    /// when it is complete, to check it. The messages are sent once.
     fn multiply(
         &mut self,
-        shard: Range<usize>,
-        lanes: usize,
+        (rows, lanes): (usize, usize),
         messages: &[Message],
-        sums: &LaneSums,
-    ) -> Result<Verified<LaneAnswer>, Failure> {
+        mut done: impl FnMut(&mut Self, LaneAnswer) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let d = &self.pool.delegate;
-        let bytes = shard.len() * (wire::HEADER + 1) + wire::encoded_len(d.ring.params(), shard.len() * lanes);
-        let (job_id, events) = self.streams.bulk.register(shard.len(), bytes).map_err(Failure::Again)?;
+        let bytes = rows * (wire::HEADER + 1) + wire::encoded_len(d.ring.params(), rows * lanes);
+        let (job_id, events) = self.streams.bulk.register(rows, bytes).map_err(Failure::Again)?;
         let small = |x: usize| u32::try_from(x).unwrap_or(u32::MAX);
         let ends = Instant::now() + d.deadline;
         let send = |body| {
@@ -306,11 +311,11 @@ impl Task<'_> {
             }
             Err(Failure::Again("the session closed, or took nothing, while masks were being sent".into()))
         };
-        let job = Pending { task: self, job_id };
+        let _job = Pending { streams: self.streams, job_id };
         send(bulk_job::Body::Header(BulkHeader {
             matrix_id: Bytes::copy_from_slice(&d.ids[self.index]),
-            first_row: small(shard.start),
-            rows: small(shard.len()),
+            first_row: 0,
+            rows: small(rows),
             lanes: small(lanes),
             deadline_ms: small(usize::try_from(d.deadline.as_millis()).unwrap_or(usize::MAX)),
         }))?;
@@ -328,9 +333,9 @@ impl Task<'_> {
             let rows = BulkRows { first_col: small(*first), cols: small(*count), words: bytes.clone() };
             send(bulk_job::Body::Rows(rows))?;
         }
-        let mut answer = LaneAnswer::new(shard, lanes);
-        let (mut down, mut evaluator, mut taking) = (0, 0, Duration::ZERO);
-        while !answer.complete() {
+        self.cost.up += up;
+        let mut answers = LaneAnswers::new(rows, lanes);
+        while !answers.complete() {
             let part = match events.recv_timeout(POLL) {
                 Ok(Event::Answer(BulkAnswer { body: Some(bulk_answer::Body::Part(part)), .. })) => part,
                 Ok(Event::Answer(BulkAnswer { body: Some(bulk_answer::Body::Failure(failure)), .. })) => {
@@ -348,32 +353,30 @@ impl Task<'_> {
                 Err(RecvTimeoutError::Timeout) => continue,
             };
             let start = own_time();
-            down += part.words.len() as u64;
-            answer.take(&d.ring, part.first_row, part.rows, &part.words).map_err(|e| Failure::of(e, Check::Bulk))?;
-            taking += own_time() - start;
+            self.cost.down += part.words.len() as u64;
             // Its own word, which may be anything.
-            evaluator = part.timing.map_or(0, |t| t.compute_ns).saturating_add(evaluator);
+            let spent = Duration::from_nanos(part.timing.map_or(0, |t| t.compute_ns));
+            self.cost.evaluator = self.cost.evaluator.saturating_add(spent);
+            let complete = answers.take(&d.ring, part.first_row, part.rows, &part.words);
+            let complete = complete.map_err(|e| Failure::of(e, Check::Bulk))?;
+            self.cost.crypto += own_time() - start;
+            for answer in complete {
+                done(self, answer)?;
+            }
         }
-        drop(job);
-        let start = own_time();
-        let verified = self.challenge.verify(&d.ring, sums, answer).map_err(|e| Failure::of(e, Check::Bulk))?;
-        self.cost.crypto += taking + (own_time() - start);
-        self.cost.evaluator += Duration::from_nanos(evaluator);
-        self.cost.up += up;
-        self.cost.down += down;
-        Ok(verified)
+        Ok(())
     }
 }
 
 /// A job in flight; forgotten and cancelled on drop.
-struct Pending<'a, 'b> {
-    task: &'a Task<'b>,
+struct Pending<'a> {
+    streams: &'a MaskedStreams,
     job_id: u64,
 }
 
-impl Drop for Pending<'_, '_> {
+impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        let bulk = &self.task.streams.bulk;
+        let bulk = &self.streams.bulk;
         bulk.forget(self.job_id);
         // Of no effect on a job that was answered.
         bulk.try_send(BulkJob { job_id: self.job_id, body: Some(bulk_job::Body::Cancel(JobCancel {})) });
