@@ -2,10 +2,11 @@
 //!
 //! Read in this order: [`service`] (the contract), [`header`] (the door), [`residency`] with [`backend`] and
 //! [`cache`] (weights), [`executor`] with [`ticket`] and [`pool`] (jobs), [`tiles`], [`bulk`] and [`team`] (the three
-//! kinds of products), [`server`] (the process).
+//! kinds of products), [`server`] with [`reception`] (the process).
 
 #![forbid(unsafe_code)]
 
+pub mod allocator;
 pub mod backend;
 pub mod bulk;
 pub mod cache;
@@ -17,6 +18,7 @@ pub mod header;
 pub mod metrics;
 pub mod pool;
 pub mod precedence;
+pub mod reception;
 pub mod residency;
 pub mod server;
 pub mod service;

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use gpu_evaluator::{
-    Error,
+    Error, allocator,
     config::{Config, ENV_PREFIX},
     server,
 };
@@ -63,6 +63,7 @@ struct Flags {
 const BAD_CONFIGURATION: u8 = 64;
 
 fn main() -> ExitCode {
+    allocator::fix_sizes();
     let flags = match Flags::try_parse() {
         Ok(flags) => flags,
         Err(e) => {

@@ -11,6 +11,7 @@ use crate::{
     metrics,
     pool::Pool,
     precedence::Precedence,
+    reception::Reception,
     residency::Store,
     service::{Parts, Service},
     team::Team,
@@ -19,8 +20,11 @@ use crate::{
 use kernels::{Ring, params};
 use proto::v1::evaluator_server::EvaluatorServer;
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
-use tokio::sync::{Semaphore, oneshot};
-use tonic::transport::{Server, server::TcpIncoming};
+use tokio::{
+    net::TcpListener,
+    sync::{Semaphore, oneshot},
+};
+use tonic::transport::Server;
 
 /// HTTP/2 flow control: what may be on its way unread, per stream and per connection.
 const STREAM_WINDOW: u32 = 4 << 20;
@@ -45,8 +49,9 @@ pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: boo
     let (drain, draining) = drain::flag();
     let (mut health, health_service) = tonic_health::server::health_reporter();
 
-    let incoming = bind(config.listen)?;
-    let address = incoming.local_addr().map_err(|e| Error::Platform(format!("listen {}: {e}", config.listen)))?;
+    let at = |e: std::io::Error| Error::Platform(format!("listen {}: {e}", config.listen));
+    let listener = TcpListener::bind(config.listen).await.map_err(at)?;
+    let address = listener.local_addr().map_err(at)?;
     if let Some(listen) = config.metrics_listen {
         tracing::info!("metrics on http://{}/metrics", metrics::serve(listen).await?);
     }
@@ -57,7 +62,7 @@ pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: boo
         team: Team::start(ring.isa(), config.threads)?,
         precedence: Arc::new(Precedence::default()),
         pool: Pool::new(ring.clone()),
-        draining,
+        draining: draining.clone(),
         uploads: Arc::new(Semaphore::new(config.max_uploads)),
         streams: Arc::new(Semaphore::new(config.max_streams)),
         config: config.clone(),
@@ -66,6 +71,8 @@ pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: boo
     });
     let evaluator = EvaluatorServer::new(service).max_decoding_message_size(config.max_message);
     health.set_serving::<EvaluatorServer<Service>>().await;
+    let router = server.add_service(health_service).add_service(evaluator);
+    let mut reception = Reception::start(&router, &draining)?;
     if let Some(path) = port_file {
         write_port(path, address)?;
     }
@@ -94,9 +101,8 @@ pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: boo
         health.clear_service_status(SERVICE_NAME).await;
         // The other end waits for it until the server has ended.
         let _ = leave.send(signals);
+        std::future::pending().await
     };
-    let serving =
-        server.add_service(health_service).add_service(evaluator).serve_with_incoming_shutdown(incoming, asked);
     let overdue = async {
         let Ok(mut signals) = left.await else { return std::future::pending().await };
         tokio::select! {
@@ -105,7 +111,8 @@ pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: boo
         }
     };
     tokio::select! {
-        result = serving => result.map_err(|e| Error::Platform(format!("serving {address}: {e}")))?,
+        result = reception.serve(listener, address, &draining) => result?,
+        () = asked => {}
         () = overdue => {}
     }
     tracing::info!("left");
@@ -125,11 +132,6 @@ fn server(config: &Config) -> Result<Server, Error> {
         Transport::DangerPlaintext => Ok(server),
         Transport::MutualTls { cert, key, client_ca } => tls::mutual(server, cert, key, client_ca),
     }
-}
-
-fn bind(listen: SocketAddr) -> Result<TcpIncoming, Error> {
-    let incoming = TcpIncoming::bind(listen).map_err(|e| Error::Platform(format!("listen {listen}: {e}")))?;
-    Ok(incoming.with_nodelay(Some(true)))
 }
 
 /// Writes the port by rename, so that whoever waits for the file never reads half of it.

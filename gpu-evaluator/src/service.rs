@@ -42,6 +42,9 @@ const MAX_LOOKUP: usize = 4096;
 /// Vectors in one job at most.
 const MAX_VECTORS: u32 = 64;
 
+/// Bytes of a part that takes longer to unpack than another thread to wake.
+const LARGE: usize = 64 << 10;
+
 /// What is wrong with a job.
 type Refusal = (FailureKind, String);
 
@@ -133,6 +136,11 @@ impl Parts {
     }
 }
 
+/// Unpacks so many bytes: a large part beside the thread that talks to peers, so that nobody waits behind it.
+fn unpack<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    if bytes < LARGE { work() } else { tokio::task::block_in_place(work) }
+}
+
 /// The number of vectors of a job, which its header gives.
 fn vectors(count: u32) -> Result<usize, Refusal> {
     if !(1..=MAX_VECTORS).contains(&count) {
@@ -150,7 +158,7 @@ fn serve<R: Receiving>(parts: &Arc<Parts>, inbound: Streaming<R::Message>) -> Re
         jobs.serve(inbound).await;
         drop(stream);
     });
-    let leave: fn(Outgoing<R::Answer>) -> Result<R::Answer, Status> = Outgoing::leave;
+    let leave: Leave<R::Answer> = Outgoing::leave;
     Ok(UnboundedReceiverStream::new(receiver).map(leave))
 }
 
@@ -164,8 +172,11 @@ fn state(matrix: &Matrix) -> MatrixState {
     }
 }
 
-/// Takes answers out of the queue when the transport asks for more; what they occupied is free then.
-type Answers<A> = futures::stream::Map<UnboundedReceiverStream<Outgoing<A>>, fn(Outgoing<A>) -> Result<A, Status>>;
+/// Takes an answer out of the queue when the transport asks for more; what it occupied is free then.
+type Leave<A> = fn(Outgoing<A>) -> Result<A, Status>;
+
+/// The answers of a stream whose jobs are served in a task of their own.
+type Answers<A> = futures::stream::Map<UnboundedReceiverStream<Outgoing<A>>, Leave<A>>;
 
 #[tonic::async_trait]
 impl Evaluator for Service {

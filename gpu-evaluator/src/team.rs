@@ -237,9 +237,9 @@ mod tests {
         for threads in [1, 2, 5] {
             let team = Team::start(Isa::SCALAR, threads).expect("starts");
             for (rows, cols, vectors) in [(1, 1, 1), (3, 7, 2), (1021, 129, 1), (130, 1027, 3), (5000, 33, 2)] {
-                let data = (0..rows * cols).map(|i| (i as u32 * 31 % 251).to_le_bytes()[0].cast_signed()).collect();
+                let data = (0u32..).map(|i| (i * 31 % 251).to_le_bytes()[0].cast_signed()).take(rows * cols).collect();
                 let weights = Arc::new(Int8Matrix::new(rows, cols, data).expect("shape"));
-                let xs: Vec<u32> = (0..vectors * cols).map(|i| (i as u32).wrapping_mul(0x9e37_79b9)).collect();
+                let xs: Vec<u32> = (0u32..).map(|i| i.wrapping_mul(0x9e37_79b9)).take(vectors * cols).collect();
                 let product = team.multiply(&weights, &xs, vectors).expect("no panic");
                 let mut found = Vec::new();
                 product.append(0..vectors, &mut found);

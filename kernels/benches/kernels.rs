@@ -45,12 +45,10 @@ fn main() {
     }
 }
 
-/// Seconds this thread has run, so that other programs on the machine do not count; wall time where the system
-/// does not tell.
+/// Seconds this thread has run, so that other programs on the machine do not count.
 fn clock() -> f64 {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let ns = told.and_then(|s| s.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()));
-    ns.map_or_else(wall, |ns| ns / 1e9)
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
 /// Seconds since the first call.

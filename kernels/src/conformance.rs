@@ -3,8 +3,8 @@
 //! Each function panics with what differed. The data come from a fixed generator, so a failure repeats.
 
 use crate::{
-    Digits, Error, Fold, Functional, Inputs, Int8Matrix, Isa, Params, ParamsLiteral, PinnedTiles, Ring, Tiling,
-    answers_on_the_fly, gemv, matmul, modulus, ntt::NttTable, params, product, wire,
+    Digits, Error, Fold, Functional, Inputs, Int8Matrix, IntFunctional, Isa, Params, ParamsLiteral, PinnedTiles, Ring,
+    Tiling, answers_on_the_fly, gemv, matmul, modulus, ntt::NttTable, params, product, rescale, wire,
 };
 
 /// Everything below.
@@ -16,6 +16,8 @@ pub fn all(isa: Isa) {
     word_products(isa);
     lane_products(isa);
     functionals(isa);
+    int_functionals(isa);
+    rescaling(isa);
     wire_format();
 }
 
@@ -130,7 +132,10 @@ pub fn multiplication(isa: Isa) {
         let (mut plus, mut minus) = (c.clone(), c.clone());
         ring.mul_add(&mut plus, &a, &b);
         ring.mul_sub(&mut minus, &a, &b);
+        let mut product = vec![7; n];
+        ring.mul(&mut product, &a, &b);
         for i in 0..n {
+            assert_eq!(product[i], modulus::mul(a[i], b[i], q), "{}: {}·{}", isa.name(), a[i], b[i]);
             let p = modulus::mul(a[i], b[i], q);
             assert_eq!(plus[i], modulus::add(c[i], p, q), "{}: {} + {}·{}", isa.name(), c[i], a[i], b[i]);
             assert_eq!(minus[i], modulus::sub(c[i], p, q), "{}: {} - {}·{}", isa.name(), c[i], a[i], b[i]);
@@ -329,6 +334,74 @@ pub fn lane_products(isa: Isa) {
         }
     }
     assert!(Digits::new(3, 12).is_err() && Digits::new(0, 8).is_err());
+}
+
+/// The integer functional is the definition, for extreme numbers and any length.
+pub fn int_functionals(isa: Isa) {
+    let p = crate::fold::MERSENNE_61;
+    let mut numbers = Numbers(9);
+    for len in [1, 7, 1024, 1025, 5000] {
+        for extreme in [true, false] {
+            let f: Vec<u64> = (0..len).map(|_| if extreme { p - 1 } else { numbers.word() % p }).collect();
+            let x: Vec<i32> = (0..len)
+                .map(|k| match (extreme, k % 2) {
+                    (true, 0) => i32::MIN,
+                    (true, _) => i32::MAX,
+                    _ => i32::try_from(numbers.word() >> 33).expect("31 bits") - (1 << 30),
+                })
+                .collect();
+            let sum: i128 = f.iter().zip(&x).map(|(&f, &x)| i128::from(f) * i128::from(x) % i128::from(p)).sum();
+            let want = u64::try_from(sum.rem_euclid(i128::from(p))).expect("below p");
+            assert_eq!(IntFunctional::new(&f).apply(isa, &x), want, "{}: {len} integers", isa.name());
+        }
+    }
+}
+
+/// Scaling up rounds to a nearest integer; scaling down inverts it under any noise that leaves the exact one right.
+pub fn rescaling(isa: Isa) {
+    let mut numbers = Numbers(8);
+    for params in rings().into_iter().filter(|p| p.bits() > 34) {
+        let ring = Ring::with_isa(params, isa);
+        let q = ring.q();
+        for log2_t in [1, 7, 25, 26, 31, 32].into_iter().filter(|k| k + 6 < params.bits()) {
+            let t = 1i128 << log2_t;
+            let count = 256;
+            let mut ints: Vec<u32> =
+                (0..count).map(|_| (numbers.word() & (u64::MAX >> 32)).try_into().expect("32 bits")).collect();
+            ints[..4].copy_from_slice(&[0, u32::MAX, 1 << (log2_t - 1), (1 << (log2_t - 1)) - 1]);
+            let (a, sums) = (numbers.residues(count, q), numbers.residues(count, q));
+            let mut scaled = sums.clone();
+            rescale::scale_up(&ring, log2_t, &ints, &a, &mut scaled);
+            for i in 0..count {
+                let x = i128::from(ints[i]) % t;
+                // t·(what was added - q/t·x), centred modulo t·q.
+                let added = i128::from(scaled[i]) - i128::from(sums[i]) - i128::from(a[i]);
+                let off = (t * added - i128::from(q) * x).rem_euclid(t * i128::from(q));
+                let off = off.min(t * i128::from(q) - off);
+                assert!(2 * off <= t, "{}: t = 2^{log2_t}, x = {x}, q = {q}", isa.name());
+            }
+            // Noise up to q/2t less a 2^-18th of q/t, around what was scaled up.
+            let half = u64::try_from(u128::from(q) >> (log2_t + 1)).expect("below q");
+            let limit = half - (q >> log2_t >> 18) - 2;
+            let noisy: Vec<u64> = scaled
+                .iter()
+                .zip(&sums)
+                .map(|(&x, &s)| {
+                    let noise = match numbers.word() % 4 {
+                        0 => limit,
+                        1 => q - limit,
+                        _ => numbers.word() % limit,
+                    };
+                    modulus::add(modulus::sub(x, s, q), noise, q)
+                })
+                .collect();
+            let mut out = vec![0; count];
+            rescale::scale_down(&ring, log2_t, &noisy, &a, &mut out);
+            for i in 0..count {
+                assert_eq!(i128::from(out[i]), i128::from(ints[i]) % t, "{}: t = 2^{log2_t}, q = {q}", isa.name());
+            }
+        }
+    }
 }
 
 /// Functionals over rows and over words are the sums that they say.

@@ -83,6 +83,10 @@ pub(crate) trait Lanes: Copy {
     fn mul_small(self, a: Self::V, b: Self::V) -> Self::V;
     /// `a·b + c` for sums below 2^53.
     fn mul_add_small(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `a·b + c`, rounded once.
+    fn fused(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The low 32 bits of integers below 2^51 in magnitude, two's complement, to WIDTH words.
+    fn store_low(self, v: Self::V, at: &mut [u32]);
     /// `x·w mod q`, |result| < 3q/4, for |x| <= 2q, |w| <= q/2 and wq = fl(w/q).
     fn mul(self, f: &Field<Self::V>, x: Self::V, w: Self::V, wq: Self::V) -> Self::V;
     /// fl(w/q), for use with [`Lanes::mul`] when it was not computed before (then |result| < q).

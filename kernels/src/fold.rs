@@ -1,5 +1,5 @@
-//! Linear functionals over Z_q, for checking a product without repeating it: `sum_i f_i·row_i` lane by lane, and
-//! `sum_k f_k·word_k`.
+//! Linear functionals, for checking a product without repeating it: `sum_i f_i·row_i` lane by lane and `sum_k f_k·word_k`
+//! modulo q, and `sum_k f_k·x_k` of integers modulo 2^61 - 1.
 
 use crate::{
     Ring,
@@ -156,7 +156,6 @@ impl Kernel for Apply<'_> {
     type Output = u64;
 
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
     fn run<L: Lanes>(self, l: L) -> u64 {
         /// Blocks whose products, below 2^51 each, add up inside 63 bits over all lanes.
         const BLOCKS: usize = 256;
@@ -174,5 +173,78 @@ impl Kernel for Apply<'_> {
             total += i128::from(l.total(acc).wrapping_sub(L::DRIFT.wrapping_mul(steps)));
         }
         u64::try_from(total.rem_euclid(i128::from(self.q))).expect("below q")
+    }
+}
+
+/// 2^61 - 1, a Mersenne prime.
+pub const MERSENNE_61: u64 = (1 << 61) - 1;
+
+/// A fixed functional `x -> sum_k f_k·x_k mod 2^61 - 1` of signed 32-bit integers.
+pub struct IntFunctional {
+    /// Three digits of 21 bits, plane by plane.
+    digits: [Vec<i32>; 3],
+}
+
+impl IntFunctional {
+    /// From factors below 2^63.
+    pub fn new(factors: &[u64]) -> Self {
+        let plane = |d: u32| factors.iter().map(|f| ((f >> (21 * d)) & ((1 << 21) - 1)) as i32).collect();
+        Self { digits: [plane(0), plane(1), plane(2)] }
+    }
+
+    /// Number of factors.
+    pub fn len(&self) -> usize {
+        self.digits[0].len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.digits[0].is_empty()
+    }
+
+    /// The factors' memory, to be overwritten.
+    pub fn digits_mut(&mut self) -> impl Iterator<Item = &mut [i32]> {
+        self.digits.iter_mut().map(Vec::as_mut_slice)
+    }
+
+    /// `sum_k f_k·x_k mod 2^61 - 1`, in [0, 2^61 - 1).
+    ///
+    /// # Panics
+    /// Unless there is one integer a factor.
+    pub fn apply(&self, isa: crate::Isa, x: &[i32]) -> u64 {
+        assert_eq!(x.len(), self.len(), "one integer a factor");
+        let sums = cpu::dispatch(isa, IntDot { digits: &self.digits, x });
+        let sum = sums[0] + (sums[1] << 21) + (sums[2] << 42);
+        u64::try_from(sum.rem_euclid(i128::from(MERSENNE_61))).expect("below the modulus")
+    }
+}
+
+struct IntDot<'a> {
+    digits: &'a [Vec<i32>; 3],
+    x: &'a [i32],
+}
+
+impl Kernel for IntDot<'_> {
+    type Output = [i128; 3];
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, _: L) -> [i128; 3] {
+        /// Products below 2^52 that add up inside 63 bits.
+        const CHUNK: usize = 1024;
+        let mut totals = [0i128; 3];
+        for (start, x) in (0..).step_by(CHUNK).zip(self.x.chunks(CHUNK)) {
+            let [a, b, c] = self.digits.each_ref().map(|d| &d[start..start + x.len()]);
+            let mut sums = [0i64; 3];
+            for k in 0..x.len() {
+                let x = i64::from(x[k]);
+                sums[0] += i64::from(a[k]) * x;
+                sums[1] += i64::from(b[k]) * x;
+                sums[2] += i64::from(c[k]) * x;
+            }
+            for (total, sum) in totals.iter_mut().zip(sums) {
+                *total += i128::from(sum);
+            }
+        }
+        totals
     }
 }

@@ -66,7 +66,6 @@ pub struct Halves {
 
 impl Halves {
     /// Splits every word.
-    #[expect(clippy::cast_possible_truncation, reason = "the two halves of a word")]
     pub fn new(xs: &[u32]) -> Self {
         let low: Vec<i16> = xs.iter().map(|x| (x & 0xffff) as u16 as i16).collect();
         let high = xs.iter().map(|x| (x.wrapping_add(0x8000) >> 16) as u16 as i16).collect();

@@ -100,12 +100,50 @@ impl Ring {
         self.multiply::<true>(acc, a, b);
     }
 
+    /// `out = a·b mod q`, slot by slot; all in [0, q). Slices of equal length, a multiple of 8.
+    ///
+    /// # Panics
+    /// If the lengths are not so.
+    pub fn mul(&self, out: &mut [u64], a: &[u64], b: &[u64]) {
+        assert!(
+            out.len() == a.len() && a.len() == b.len() && a.len().is_multiple_of(8),
+            "equal lengths, a multiple of 8"
+        );
+        cpu::dispatch(self.isa, Product { q: self.q(), out, a, b });
+    }
+
     fn multiply<const SUBTRACT: bool>(&self, acc: &mut [u64], a: &[u64], b: &[u64]) {
         assert!(
             acc.len() == a.len() && a.len() == b.len() && a.len().is_multiple_of(8),
             "equal lengths, a multiple of 8"
         );
         cpu::dispatch(self.isa, Multiply::<SUBTRACT> { q: self.q(), acc, a, b });
+    }
+}
+
+/// `out = a·b mod q`, words in [0, q).
+struct Product<'a> {
+    q: u64,
+    out: &'a mut [u64],
+    a: &'a [u64],
+    b: &'a [u64],
+}
+
+impl Kernel for Product<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+    fn run<L: Lanes>(self, l: L) {
+        let f = Field::new(l, self.q);
+        let out: &mut [L::Block] = bytemuck::cast_slice_mut(self.out);
+        let (a, b): (&[L::Block], &[L::Block]) = (bytemuck::cast_slice(self.a), bytemuck::cast_slice(self.b));
+        for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+            // Centre one factor, as `Lanes::mul` wants.
+            let w = l.reduce(&f, l.load_words(b));
+            let product = l.mul(&f, l.load_words(a), w, l.quotient(&f, w));
+            l.store_words(&f, product, out);
+        }
     }
 }
 

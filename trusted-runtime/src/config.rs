@@ -341,6 +341,48 @@ mod tests {
     }
 
     #[test]
+    fn masked_is_the_default_and_takes_int8_weights_and_a_pool() {
+        let url = ("evaluator.endpoint", "http://127.0.0.1:1");
+        let flags = [("model.source", "m.gguf"), url, ("evaluator.danger_plaintext", "true"), ("threads", "3")];
+        let c = load(&[], &flags).expect("valid");
+        assert_eq!(c.default_protocol(), Protocol::Masked);
+        let Settings { lanes, memory, threads } = c.pool().expect("valid");
+        assert_eq!((lanes, memory, threads), (0, 8 << 30, 3));
+        let evaluator = c.evaluator().expect("valid").expect("configured");
+        assert_eq!((evaluator.residency, evaluator.quarantine), (Wish::Fallback, Duration::from_secs(60)));
+        let env = [
+            ("BIFROST_RUNTIME_POOL_LANES", "96"),
+            ("BIFROST_RUNTIME_POOL_MEMORY", "500MB"),
+            ("BIFROST_RUNTIME_POOL_THREADS", "1"),
+            ("BIFROST_RUNTIME_ENGINE_PROTOCOL", "direct"),
+        ];
+        let c = load(&env, &flags).expect("valid");
+        let Settings { lanes, memory, threads } = c.pool().expect("valid");
+        assert_eq!((lanes, memory, threads), (96, 500_000_000, 1));
+        let evaluator = c.evaluator().expect("valid").expect("configured");
+        assert_eq!((c.default_protocol(), evaluator.residency), (Protocol::Direct, Wish::Auto));
+    }
+
+    #[test]
+    fn sizes_have_units_or_none() {
+        for (text, bytes) in [
+            ("4096", Some(4096)),
+            (" 7 B ", Some(7)),
+            ("2KiB", Some(2048)),
+            ("3 MB", Some(3_000_000)),
+            ("1 TiB", Some(1 << 40)),
+            ("17 EB", None),
+            ("-1", None),
+            ("1.5 GiB", None),
+            ("GiB", None),
+            ("", None),
+            ("99999999 TiB", None),
+        ] {
+            assert_eq!(size(text), bytes, "{text:?}");
+        }
+    }
+
+    #[test]
     fn bad_values_are_one_line_naming_the_field() {
         let url = "evaluator.endpoint";
         let direct = [("model.source", "m.gguf"), (url, "https://h:1")];

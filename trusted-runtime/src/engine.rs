@@ -193,7 +193,12 @@ impl<R: Runner> Engine<R> {
     fn shared(&self, protocol: Protocol) -> Result<&Arc<Shared<R>>, Error> {
         let track = self.tracks.iter().find(|t| t.protocol == protocol);
         track.map(|t| &t.shared).ok_or_else(|| {
-            Error::Config(format!("protocol {protocol} is asked for, but this runtime has no evaluator configured"))
+            let why = if self.tracks.iter().any(|t| t.protocol == Protocol::Direct) {
+                "makes no masks: its engine.protocol is neither masked nor auto"
+            } else {
+                "has no evaluator configured"
+            };
+            Error::Config(format!("protocol {protocol} is asked for, but this runtime {why}"))
         })
     }
 }

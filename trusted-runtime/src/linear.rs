@@ -9,7 +9,7 @@ pub mod link;
 pub mod local;
 pub mod masked;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 use crate::{Error, planner::PlannedMatrix};
 use std::{

@@ -59,12 +59,12 @@ struct MatrixLanes {
 struct Queues {
     /// Ready lanes of each matrix.
     lanes: Vec<VecDeque<Lane>>,
-    /// Lanes of each matrix that a call waits for, more than there are.
-    wanted: Vec<usize>,
     /// Matrices that a thread is refilling.
     busy: Vec<bool>,
     /// Raised when a matrix's lanes are distrusted: a refill that began before is thrown away.
     epoch: Vec<u64>,
+    /// Most lanes that somebody waits for, of each matrix.
+    wanted: Vec<usize>,
     /// Why refilling fails, since when.
     trouble: Option<String>,
 }
@@ -96,9 +96,9 @@ impl MaskPool {
         let count = matrices.len();
         let queues = Queues {
             lanes: (0..count).map(|_| VecDeque::new()).collect(),
-            wanted: vec![0; count],
             busy: vec![false; count],
             epoch: vec![0; count],
+            wanted: vec![0; count],
             trouble: None,
         };
         let pool = Arc::new(Self {
@@ -156,34 +156,52 @@ impl MaskPool {
         count: usize,
         patience: Duration,
     ) -> Result<Vec<Lane>, Failure> {
-        let end = Instant::now() + patience;
+        let began = Instant::now();
         let mut queues = self.queues();
-        // The refilling threads may rest; they look once this one waits.
-        self.changed.notify_all();
         loop {
-            // Whoever else waits for this matrix says so again.
-            queues.wanted[index] = 0;
             if queues.lanes[index].len() >= count {
                 let taken = queues.lanes[index].drain(..count).collect();
+                queues.wanted[index] = 0;
                 drop(queues);
                 self.matrices[index].used.fetch_add(count as u64, Ordering::Relaxed);
+                self.changed.notify_all();
                 return Ok(taken);
             }
-            if call.is_cancelled() {
-                return Err(Failure::Cancelled);
-            }
-            if Instant::now() >= end || self.closed.load(Ordering::Relaxed) {
+            let closed = self.closed.load(Ordering::Relaxed);
+            let failure = if call.is_cancelled() {
+                Some(Failure::Cancelled)
+            } else if closed || began.elapsed() >= patience {
                 let name = self.delegate.plan.matrices[index].matrix.id;
-                let why = queues.trouble.clone().unwrap_or_else(|| "they are being made".into());
-                let (ready, waited) = (queues.lanes[index].len(), patience.as_secs_f64());
-                return Err(Failure::Local(Error::Evaluator(format!(
-                    "at {}: {ready} of {count} masks for {name} are ready after {waited:.0} s: {why}",
+                let why = match &queues.trouble {
+                    _ if closed => "the pool is closed",
+                    Some(trouble) => trouble,
+                    None => "they are being made",
+                };
+                let (ready, waited) = (queues.lanes[index].len(), began.elapsed().as_secs_f64());
+                Some(Failure::Local(Error::Evaluator(format!(
+                    "at {}: {ready} of {count} masks for {name} are ready after {waited:.1} s: {why}",
                     self.delegate.link.endpoint
-                ))));
+                ))))
+            } else {
+                None
+            };
+            if let Some(failure) = failure {
+                queues.wanted[index] = 0;
+                return Err(failure);
             }
-            queues.wanted[index] = count;
+            // Again in every round: another call that waited for fewer may have reset it.
+            if queues.wanted[index] < count {
+                queues.wanted[index] = count;
+                self.changed.notify_all();
+            }
             queues = self.changed.wait_timeout(queues, POLL).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Whether a matrix should get lanes: it is at the low mark, or somebody waits for more than it has.
+    fn scarce(&self, queues: &Queues, index: usize) -> bool {
+        let ready = queues.lanes[index].len();
+        ready <= self.memory.low || ready < queues.wanted[index]
     }
 
     /// The challenge of a matrix.
@@ -193,14 +211,18 @@ impl MaskPool {
 
     /// The evaluator lied about this matrix: its lanes, its companion and its challenge are thrown away.
     pub(crate) fn distrust(&self, index: usize) {
+        let fresh = self.draw(index);
+        // All at once: nobody meets the new epoch with the old challenge.
         let mut queues = self.queues();
         queues.lanes[index].clear();
         queues.epoch[index] += 1;
         *self.matrices[index].cipher.write().unwrap_or_else(PoisonError::into_inner) = None;
-        drop(queues);
-        if let Err(e) = self.redraw(index) {
-            tracing::error!("no new challenge: {e}");
-            self.close();
+        match fresh {
+            Ok(fresh) => self.replace(index, fresh),
+            Err(e) => {
+                tracing::error!("no new challenge: {e}");
+                self.close();
+            }
         }
     }
 
@@ -209,15 +231,17 @@ impl MaskPool {
     /// # Errors
     /// [`Error::Platform`] without entropy.
     pub fn refresh(&self) -> Result<(), Error> {
-        (0..self.matrices.len()).try_for_each(|index| self.redraw(index))
+        (0..self.matrices.len()).try_for_each(|index| self.draw(index).map(|fresh| self.replace(index, fresh)))
     }
 
-    fn redraw(&self, index: usize) -> Result<(), Error> {
+    fn draw(&self, index: usize) -> Result<Arc<LaneChallenge>, Error> {
         let mut random = Random::from_os().map_err(platform)?;
         let w = &self.delegate.plan.matrices[index].matrix.int8;
-        let fresh = Arc::new(LaneChallenge::draw(&self.delegate.ring, w, &mut random));
+        Ok(Arc::new(LaneChallenge::draw(&self.delegate.ring, w, &mut random)))
+    }
+
+    fn replace(&self, index: usize, fresh: Arc<LaneChallenge>) {
         *self.matrices[index].challenge.write().unwrap_or_else(PoisonError::into_inner) = fresh;
-        Ok(())
     }
 
     /// Figures as of now.
@@ -245,16 +269,11 @@ impl MaskPool {
     }
 }
 
-impl Queues {
-    /// Whether a matrix shall be refilled: a pool at its low mark, or a call that waits for more than there is.
-    fn short(&self, index: usize, low: usize) -> bool {
-        let ready = self.lanes[index].len();
-        ready <= low || ready < self.wanted[index]
-    }
-}
-
 impl Drop for MaskPool {
     fn drop(&mut self) {
         self.close();
     }
 }
+
+#[cfg(test)]
+mod tests;

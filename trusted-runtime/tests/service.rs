@@ -112,7 +112,7 @@ async fn describe_health_and_metrics_say_what_is_served() {
     let d = client.describe(DescribeRequest {}).await.expect("an answer").into_inner();
     assert_eq!((d.architecture.as_str(), d.weights.as_str(), d.attestation.as_str()), ("llama", "w8", "development"));
     assert_eq!((d.default_protocol(), d.context_length, d.layers, d.threads), (Protocol::Local, 256, 3, 2));
-    assert!(d.evaluator.is_none() && d.ring.expect("a ring").security_bits >= 128);
+    assert!(d.evaluator.is_none() && d.lanes.is_none() && d.ring.expect("a ring").security_bits >= 128);
     let port = std::fs::read_to_string(&port_file).expect("written");
     assert_eq!(format!("127.0.0.1:{}", port.trim()), daemon.address);
 
@@ -176,10 +176,12 @@ async fn bad_requests_are_refused_by_name_and_the_runtime_lives_on() {
         assert_eq!(status.code(), Code::InvalidArgument, "{says}");
         assert!(status.message().contains(says), "{says:?} is not in {:?}", status.message());
     }
-    let direct = GenerateRequest { protocol: Protocol::Direct.into(), ..prompt("x", 4) };
-    let status = refusal(&mut client, direct).await;
-    assert_eq!(status.code(), Code::FailedPrecondition);
-    assert!(status.message().contains("no evaluator configured"), "{}", status.message());
+    for protocol in [Protocol::Direct, Protocol::Masked, Protocol::Auto] {
+        let delegated = GenerateRequest { protocol: protocol.into(), ..prompt("x", 4) };
+        let status = refusal(&mut client, delegated).await;
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        assert!(status.message().contains("no evaluator configured"), "{}", status.message());
+    }
 
     let status = refusal(&mut client, prompt(&"x".repeat(5 << 20), 4)).await;
     assert_eq!(status.code(), Code::OutOfRange, "{}", status.message());
@@ -317,7 +319,7 @@ fn starts_that_cannot_work_end_with_one_line_and_the_right_code() {
     let cases = [
         (strings(&[]), 64, "model.source is not set"),
         (strings(&["--colour"]), 64, "--colour"),
-        (strings(&["--model", &model]), 64, "evaluator.endpoint is not set"),
+        (strings(&["--model", &model]), 64, "engine.protocol is masked, but evaluator.endpoint is not set"),
         (strings(&["--model", &model, "--protocol", "local"]), 64, "tls.cert is not set"),
         (strings(&["--config", "/nonexistent/c.toml"]), 64, "/nonexistent/c.toml"),
         (with(&["--weights", "w4"]), 64, "weights"),

@@ -16,7 +16,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::{sync::OwnedSemaphorePermit, task::block_in_place};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// A half-received job.
 pub(super) struct Columns {
@@ -99,8 +99,8 @@ impl Receiving for Columns {
             return Err(format!("column {} came twice", first + twice));
         }
         let digits = &mut self.digits;
-        // Megabytes of words: others must not wait behind them for this thread.
-        block_in_place(|| digits.set_from_wire(&parts.ring, first, count, &part.words)).map_err(|e| e.to_string())?;
+        let set = || digits.set_from_wire(&parts.ring, first, count, &part.words);
+        super::unpack(part.words.len(), set).map_err(|e| e.to_string())?;
         seen.fill(true);
         self.missing -= count;
         self.unpacking += started.elapsed();

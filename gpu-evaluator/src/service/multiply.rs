@@ -82,7 +82,9 @@ impl Receiving for Blocks {
         if let Some(twice) = seen.iter().position(|&s| s) {
             return Err(format!("block {} of vector {vector} came twice", first + twice));
         }
-        self.inputs.set_from_wire(vector, first, count, &part.blocks).map_err(|e| e.to_string())?;
+        let inputs = &mut self.inputs;
+        let set = || inputs.set_from_wire(vector, first, count, &part.blocks);
+        super::unpack(part.blocks.len(), set).map_err(|e| e.to_string())?;
         seen.fill(true);
         self.missing -= count;
         self.unpacking += started.elapsed();

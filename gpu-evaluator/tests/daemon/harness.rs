@@ -83,6 +83,18 @@ impl Daemon {
         Self::start(&[flags.as_slice(), arguments].concat())
     }
 
+    /// A daemon with a client, over mutual TLS or over loopback plaintext.
+    pub(crate) async fn with_client(pki: &Pki, tls: bool, arguments: &[&str]) -> (Self, Client) {
+        if tls {
+            let daemon = Self::with_tls(pki, arguments);
+            let client = daemon.tls_client(pki.as_client(pki)).await.expect("connects");
+            return (daemon, client);
+        }
+        let daemon = Self::plain(arguments);
+        let client = daemon.client().await;
+        (daemon, client)
+    }
+
     pub(crate) async fn client(&self) -> Client {
         let channel = Endpoint::from_shared(format!("http://127.0.0.1:{}", self.port)).expect("uri").connect().await;
         client(channel.expect("the daemon accepts"))
@@ -99,13 +111,18 @@ impl Daemon {
 
     /// Its resident memory in bytes.
     pub(crate) fn resident(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it lives");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it lives");
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("the system tells");
         line.trim_end_matches("kB").trim().parse::<u64>().expect("a number") << 10
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn terminate(&self) {
-        let done = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().expect("kill runs");
+        let done = Command::new("kill").args(["-TERM", &self.pid().to_string()]).status().expect("kill runs");
         assert!(done.success());
     }
 

@@ -62,12 +62,7 @@ async fn products_are_bit_exact_in_every_form_and_for_any_thread_count() {
         (Residency::Fallback, "1", false),
         (Residency::Fallback, "2", true),
     ] {
-        let arguments = ["--threads", threads];
-        let daemon = if tls { Daemon::with_tls(&pki, &arguments) } else { Daemon::plain(&arguments) };
-        let mut client = match tls {
-            true => daemon.tls_client(pki.as_client(&pki)).await.expect("connects"),
-            false => daemon.client().await,
-        };
+        let (_daemon, mut client) = Daemon::with_client(&pki, tls, &["--threads", threads]).await;
         let mut stream = Stream::open(&mut client).await.expect("open");
         for (weights, expected) in all.iter().zip(&expected) {
             let state = put(&mut client, weights, residency).await;

@@ -83,12 +83,7 @@ async fn products_are_those_of_the_definition() {
         .collect();
     let expected: Vec<Vec<u8>> = jobs.iter().map(|&(id, weights, vectors)| weights.products(id, vectors)).collect();
     for (threads, tls) in [("1", true), ("2", false), ("3", true)] {
-        let arguments = ["--threads", threads];
-        let daemon = if tls { Daemon::with_tls(&pki, &arguments) } else { Daemon::plain(&arguments) };
-        let mut client = match tls {
-            true => daemon.tls_client(pki.as_client(&pki)).await.expect("connects"),
-            false => daemon.client().await,
-        };
+        let (_daemon, mut client) = Daemon::with_client(&pki, tls, &["--threads", threads]).await;
         for weights in &all {
             put(&mut client, weights, Residency::Fallback).await;
         }

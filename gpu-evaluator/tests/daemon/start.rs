@@ -143,5 +143,7 @@ async fn health_and_metrics_answer() {
     socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("request");
     let mut page = String::new();
     socket.read_to_string(&mut page).expect("answer");
-    assert!(page.contains("bifrost_evaluator_queue_depth 0"), "{page}");
+    for line in ["bifrost_evaluator_queue_depth 0", "bifrost_evaluator_bulk_queue_depth 0"] {
+        assert!(page.contains(line), "{page}");
+    }
 }

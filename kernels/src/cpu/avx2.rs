@@ -120,6 +120,23 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn fused(self, a: __m256d, b: __m256d, c: __m256d) -> __m256d {
+        // SAFETY: the token proves FMA.
+        unsafe { _mm256_fmadd_pd(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn store_low(self, v: __m256d, at: &mut [u32]) {
+        let at: &mut [u32; 4] = at.first_chunk_mut().expect("four words");
+        // SAFETY: the token proves AVX2; `at` is 16 writable bytes.
+        unsafe {
+            let bits = _mm256_castpd_si256(_mm256_add_pd(v, _mm256_set1_pd(MAGIC)));
+            let even = _mm256_permutevar8x32_epi32(bits, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6));
+            _mm_storeu_si128(at.as_mut_ptr().cast(), _mm256_castsi256_si128(even));
+        }
+    }
+
+    #[inline(always)]
     fn mul(self, f: &Field<__m256d>, x: __m256d, w: __m256d, wq: __m256d) -> __m256d {
         // The module documentation of `cpu` has the proof. |x·wq| <= q < 2^51 is what MAGIC needs.
         // SAFETY: the token proves FMA.

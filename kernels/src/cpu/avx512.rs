@@ -119,6 +119,22 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn fused(self, a: __m512d, b: __m512d, c: __m512d) -> __m512d {
+        // SAFETY: the token proves AVX-512F.
+        unsafe { _mm512_fmadd_pd(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn store_low(self, v: __m512d, at: &mut [u32]) {
+        let at: &mut [u32; 8] = at.first_chunk_mut().expect("eight words");
+        // SAFETY: the token proves AVX-512F; `at` is 32 writable bytes.
+        unsafe {
+            let bits = _mm512_castpd_si512(_mm512_add_pd(v, _mm512_set1_pd(MAGIC)));
+            _mm256_storeu_si256(at.as_mut_ptr().cast(), _mm512_cvtepi64_epi32(bits));
+        }
+    }
+
+    #[inline(always)]
     fn mul(self, f: &Field<__m512d>, x: __m512d, w: __m512d, wq: __m512d) -> __m512d {
         // As in `avx2`. SAFETY: the token proves AVX-512F.
         unsafe {

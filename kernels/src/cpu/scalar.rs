@@ -75,6 +75,17 @@ impl Lanes for Scalar {
         self.add(self.mul_small(a, b), c)
     }
 
+    fn fused(self, a: V, b: V, c: V) -> V {
+        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+    }
+
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the low bits of an integer")]
+    fn store_low(self, v: V, at: &mut [u32]) {
+        for (at, v) in at.iter_mut().zip(v) {
+            *at = v as i64 as u32;
+        }
+    }
+
     fn mul(self, f: &Field<V>, x: V, w: V, _wq: V) -> V {
         map2(x, w, |x, w| mul_mod(x, w, f.q[0]))
     }

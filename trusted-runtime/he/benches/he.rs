@@ -3,9 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed step fails the bench")]
 
 use criterion::Criterion;
-use kernels::{Inputs, Int8Matrix, PinnedTiles, Ring, Tiling, params::DEFAULT, wire};
+use kernels::{Inputs, Int8Matrix, PinnedTiles, Ring, Tiling, answers_on_the_fly, params::DEFAULT, wire};
 use std::{hint::black_box, time::Instant};
-use trusted_he::{MatrixCipher, Random, Scratch, Secret, Unverified, expand_block};
+use trusted_he::{Answers, MatrixCipher, Random, Scratch, Secret, Unverified, expand_block};
 
 /// Median time of `f` in nanoseconds.
 fn median(mut f: impl FnMut()) -> f64 {
@@ -37,7 +37,7 @@ fn end_to_end(ring: &Ring, threads: usize) {
     let (mut sent, mut message) = (Vec::new(), Vec::new());
     let share = tiles.div_ceil(threads).next_multiple_of(PinnedTiles::GROUP);
     let rows = share * tiling.tile_rows();
-    let mut steps: [Vec<f64>; 4] = Default::default();
+    let mut steps: [Vec<f64>; 5] = Default::default();
     for _ in 0..101 {
         let start = Instant::now();
         let secret = Secret::random(ring, scratches[0].random());
@@ -65,7 +65,10 @@ fn end_to_end(ring: &Ring, threads: usize) {
         wire::encode(ring.params(), wire::Kind::Coefficients, &useful, &mut message);
         let evaluated = Instant::now();
         let all = u32::try_from(tiles).unwrap();
-        let answer = Unverified { first_tile: 0, tiles: all, coefficients: &message }.check(&cipher, 1).unwrap();
+        let mut answers = Answers::new(&cipher, 1);
+        answers.take(&cipher, &Unverified { first_tile: 0, tiles: all, coefficients: &message }).unwrap();
+        let answer = answers.verify(std::slice::from_ref(&decryptor)).unwrap();
+        let verified = Instant::now();
         std::thread::scope(|scope| {
             for ((k, out), scratch) in y.chunks_mut(rows).enumerate().zip(&mut scratches) {
                 let (answer, decryptor) = (&answer, &decryptor);
@@ -78,9 +81,13 @@ fn end_to_end(ring: &Ring, threads: usize) {
             }
         });
         let done = Instant::now();
-        for (times, (from, to)) in
-            steps.iter_mut().zip([(start, done), (start, encrypted), (encrypted, evaluated), (evaluated, done)])
-        {
+        for (times, (from, to)) in steps.iter_mut().zip([
+            (start, done),
+            (start, encrypted),
+            (encrypted, evaluated),
+            (evaluated, verified),
+            (verified, done),
+        ]) {
             times.push((to - from).as_secs_f64() * 1e3);
         }
     }
@@ -88,13 +95,13 @@ fn end_to_end(ring: &Ring, threads: usize) {
         let want: i32 = w.row(r).iter().zip(&x).map(|(&w, &x)| i32::from(w) * x).sum();
         assert_eq!(y, want, "row {r}");
     }
-    let [total, encrypt, evaluate, decrypt] = steps.map(|mut times| {
+    let [total, encrypt, evaluate, verify, decrypt] = steps.map(|mut times| {
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
     });
     println!(
-        "{SIDE}x{SIDE} encrypted product: {total:.2} ms (encrypt {encrypt:.2}, evaluate {evaluate:.2}, decrypt \
-         {decrypt:.2}); {threads} threads, medians of 101"
+        "{SIDE}x{SIDE} encrypted product: {total:.2} ms (encrypt {encrypt:.2}, evaluate {evaluate:.2}, verify \
+         {verify:.2}, decrypt {decrypt:.2}); {threads} threads, medians of 101"
     );
 }
 
@@ -124,10 +131,23 @@ fn main() {
         let (encryptor, _) = cipher.begin(secret, &x).unwrap();
         encryptor.take(blocks).unwrap().encrypt(&mut scratch, black_box(&mut out)).unwrap();
     }) / blocks as f64;
+    let (encryptor, decryptor) = cipher.begin(Secret::random(&ring, scratch.random()), &x).unwrap();
+    encryptor.take(blocks).unwrap().encrypt(&mut scratch, &mut out).unwrap();
+    let mut inputs = Inputs::for_tiling(&ring, &tiling, 1);
+    out.chunks_exact(n).enumerate().for_each(|(j, b)| inputs.set(0, j, b));
+    let mut useful = vec![0; rows];
+    answers_on_the_fly(&ring, &tiling, &w, &inputs, 0..1, &mut useful).unwrap();
     let mut message = Vec::new();
-    wire::encode(ring.params(), wire::Kind::Coefficients, &vec![5; rows], &mut message);
-    let answer = Unverified { first_tile: 0, tiles: 1, coefficients: &message }.check(&cipher, 1).unwrap();
-    let (_, decryptor) = cipher.begin(Secret::random(&ring, scratch.random()), &x).unwrap();
+    wire::encode(ring.params(), wire::Kind::Coefficients, &useful, &mut message);
+    let decryptor = [decryptor];
+    let check = || {
+        let mut answers = Answers::new(&cipher, 1);
+        answers.take(&cipher, &Unverified { first_tile: 0, tiles: 1, coefficients: &message }).unwrap();
+        answers.verify(&decryptor).unwrap()
+    };
+    let verify = median(|| drop(black_box(check())));
+    let answer = check();
+    let [decryptor] = &decryptor;
     let mut y = vec![0; rows];
     let decrypt = median(|| decryptor.decrypt_tile(&answer, 0, 0, &mut scratch, black_box(&mut y)).unwrap());
 
@@ -141,6 +161,7 @@ fn main() {
         ("one encryption, A expanded, secret's share in", encrypt, "4"),
         ("one encryption, A expanded anew from its seed", encrypt + expand, ""),
         ("one decryption (one tile of 32 rows)", decrypt, "2.5"),
+        ("one check of an answer (one tile of 32 rows)", verify, ""),
     ] {
         println!("{name:<46} {:>9.2} {:>13.2} {target:>7}", ns / 1e3, ns / forward);
     }

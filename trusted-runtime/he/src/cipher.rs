@@ -255,7 +255,7 @@ impl Part<'_> {
         }
         let (blocks, mut sum) = (self.blocks.len(), 0);
         for (j, out) in self.blocks.zip(out.chunks_exact_mut(n)) {
-            sampler::fill_errors(&mut scratch.random, ring.q(), &mut scratch.bytes, out);
+            sampler::fill_errors(&mut scratch.random, ring, &mut scratch.bytes, out);
             for (o, &x) in out.iter_mut().zip(&x[cipher.tiling.block_cols(j)]) {
                 *o = add(*o, cipher.grid.encode(x), ring.q());
             }

@@ -49,22 +49,20 @@ impl Lane {
 }
 
 /// An answer without its mask: integers of which nobody knows yet whether they are W·x. Zeroized on drop.
-pub struct Unproven(Zeroizing<Vec<u32>>);
+pub struct Unproven(Zeroizing<Vec<i32>>);
 
 impl Masked {
     /// Takes the mask off `answer`, W·(x + R) modulo 2^32, one word a row.
     ///
     /// # Errors
     /// [`Error::Misuse`] on a wrong size.
-    pub fn unmask(mut self, answer: &[u32]) -> Result<Unproven, Error> {
+    pub fn unmask(self, answer: &[u32]) -> Result<Unproven, Error> {
         if answer.len() != self.product.len() {
             return Err(Error::Misuse(format!("{} words for {} rows", answer.len(), self.product.len())));
         }
         let unused = u32::BITS - self.log2_t;
-        for (u, &a) in self.product.iter_mut().zip(answer) {
-            *u = ((a.wrapping_sub(*u) << unused).cast_signed() >> unused).cast_unsigned();
-        }
-        Ok(Unproven(self.product))
+        let centred = |(&a, &u): (&u32, &u32)| (a.wrapping_sub(u) << unused).cast_signed() >> unused;
+        Ok(Unproven(Zeroizing::new(answer.iter().zip(self.product.iter()).map(centred).collect())))
     }
 }
 
@@ -80,9 +78,7 @@ impl Unproven {
         if !challenge.agrees(x, &self.0) {
             return Err(Error::Forged("the product of masked activations"));
         }
-        for (y, &word) in y.iter_mut().zip(self.0.iter()) {
-            *y = word.cast_signed();
-        }
+        y.copy_from_slice(&self.0);
         Ok(())
     }
 }

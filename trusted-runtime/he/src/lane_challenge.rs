@@ -5,12 +5,10 @@
 //! each wrong lane, and 1/p.
 
 use crate::{Error, LaneAnswer, Random, Verified, expand};
-use kernels::{Fold, Int8Matrix, Ring};
+use kernels::{Fold, Int8Matrix, IntFunctional, Isa, Ring, fold::MERSENNE_61 as P};
 use std::ops::Range;
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
-/// 2^61 - 1, a Mersenne prime.
-const P: u64 = (1 << 61) - 1;
 /// Rows that are checked together, at most: what must be held before anything of it is decrypted.
 pub const SHARD_ROWS: usize = 4096;
 
@@ -21,17 +19,19 @@ pub struct LaneChallenge {
     /// v mod q, one a column, shard by shard.
     cols: Vec<Vec<u64>>,
     /// r mod p, one a row.
-    int_rows: Vec<u64>,
+    int_rows: IntFunctional,
     /// v mod p, one a column.
-    int_cols: Vec<u64>,
+    int_cols: IntFunctional,
+    isa: Isa,
 }
 
 impl Drop for LaneChallenge {
     fn drop(&mut self) {
         self.rows.zeroize();
         self.cols.zeroize();
-        self.int_rows.zeroize();
-        self.int_cols.zeroize();
+        for digits in self.int_rows.digits_mut().chain(self.int_cols.digits_mut()) {
+            digits.zeroize();
+        }
     }
 }
 
@@ -42,11 +42,13 @@ impl LaneChallenge {
         // 128 bits modulo p: uniform within 2^-67.
         let mut bytes = vec![0; 16 * w.rows()];
         random.fill(&mut bytes);
-        let int_rows: Vec<u64> = bytes.as_chunks::<16>().0.iter().map(|b| modulo_p(u128::from_le_bytes(*b))).collect();
+        let words = bytes.as_chunks::<16>().0.iter().map(|b| modulo_p(u128::from_le_bytes(*b)));
+        let int_rows: Zeroizing<Vec<u64>> = Zeroizing::new(words.collect());
         bytes.zeroize();
         let cols = shards(w.rows()).map(|shard| transposed(w, shard, &rows, ring.q())).collect();
-        let int_cols = transposed(w, 0..w.rows(), &int_rows, P);
-        Self { rows, cols, int_rows, int_cols }
+        let int_cols = Zeroizing::new(transposed(w, 0..w.rows(), &int_rows, P));
+        let (int_rows, int_cols) = (IntFunctional::new(&int_rows), IntFunctional::new(&int_cols));
+        Self { rows, cols, int_rows, int_cols, isa: ring.isa() }
     }
 
     /// The rows of each shard.
@@ -76,11 +78,11 @@ impl LaneChallenge {
         }
     }
 
-    /// Whether `y`, in two's complement, is W·x over the integers.
-    pub(crate) fn agrees(&self, x: &[i32], y: &[u32]) -> bool {
+    /// Whether `y` is W·x over the integers.
+    pub(crate) fn agrees(&self, x: &[i32], y: &[i32]) -> bool {
         x.len() == self.int_cols.len()
             && y.len() == self.int_rows.len()
-            && dot_p(&self.int_cols, x.iter().copied()) == dot_p(&self.int_rows, y.iter().map(|y| y.cast_signed()))
+            && self.int_cols.apply(self.isa, x) == self.int_rows.apply(self.isa, y)
     }
 }
 
@@ -131,7 +133,7 @@ fn transposed(w: &Int8Matrix, rows: Range<usize>, r: &[u64], modulus: u64) -> Ve
     // Three digits below 2^21 times weights of 8 bits: 2^34 rows add up inside 63 bits.
     let mut sums = vec![[0i64; 3]; w.cols()];
     for i in rows {
-        let digits: [i64; 3] = std::array::from_fn(|d| ((r[i] >> (DIGIT * d as u32)) & ((1 << DIGIT) - 1)) as i64);
+        let digits = [0, DIGIT, 2 * DIGIT].map(|shift| ((r[i] >> shift) & ((1 << DIGIT) - 1)).cast_signed());
         for (sum, &w) in sums.iter_mut().zip(w.row(i)) {
             let w = i64::from(w);
             for (s, d) in sum.iter_mut().zip(digits) {
@@ -141,12 +143,6 @@ fn transposed(w: &Int8Matrix, rows: Range<usize>, r: &[u64], modulus: u64) -> Ve
     }
     let value = |s: &[i64; 3]| i128::from(s[0]) + (i128::from(s[1]) << DIGIT) + (i128::from(s[2]) << (2 * DIGIT));
     sums.iter().map(|s| u64::try_from(value(s).rem_euclid(i128::from(modulus))).unwrap_or(0)).collect()
-}
-
-/// `sum f_i·x_i mod p` in [0, p): |f_i·x_i| < 2^93, and 2^34 of them stay inside 127 bits.
-fn dot_p(factors: &[u64], x: impl Iterator<Item = i32>) -> u64 {
-    let sum: i128 = factors.iter().zip(x).map(|(&f, x)| i128::from(f) * i128::from(x)).sum();
-    u64::try_from(sum.rem_euclid(i128::from(P))).unwrap_or(0)
 }
 
 /// 2^61 = 1 modulo p.
@@ -171,10 +167,8 @@ mod tests {
                 let terms = rows.map(|i| modulus::mul(c.rows[i], at(i, col, ring.q()), ring.q()));
                 assert_eq!(c.cols[shard][col], terms.fold(0, |s, x| modulus::add(s, x, ring.q())));
             }
-            let terms = (0..w.rows()).map(|i| modulus::mul(c.int_rows[i], at(i, col, P), P));
-            assert_eq!(c.int_cols[col], terms.fold(0, |s, x| modulus::add(s, x, P)));
         }
-        assert!(c.int_rows.iter().all(|&r| r < P) && c.rows.iter().all(|&r| r < ring.q()));
+        assert!(c.rows.iter().all(|&r| r < ring.q()));
     }
 
     #[test]
@@ -183,7 +177,8 @@ mod tests {
         let w = Numbers(2).matrix(60, 33);
         let c = LaneChallenge::draw(&ring, &w, &mut Random::from_os().unwrap());
         let x: Vec<i32> = (0..33).map(|i| i * 1_000_003 % 77_777 - 30_000).collect();
-        let y: Vec<i32> = (0..60).map(|r| w.row(r).iter().zip(&x).map(|(&w, &x)| i32::from(w) * x).sum()).collect();
+        let dot = |r: usize| w.row(r).iter().zip(&x).map(|(&w, &x)| i32::from(w) * x).sum::<i32>();
+        let y: Vec<i32> = (0..60).map(dot).collect();
         assert!(c.agrees(&x, &y));
         for row in 0..60 {
             for bit in 0..32 {

@@ -2,17 +2,17 @@
 //!
 //! A_j, one for each column, uniform, common to every matrix and batch. For one matrix, once: `A'_i = sum_j W_ij·A_j`,
 //! computed by the evaluator and verified. For one batch: a fresh ternary secret s, a fresh mask R_j of uniform
-//! integers modulo t, one a lane, and `B_j = -A_j·s + e_j + round(q/t·R_j)`; then
-//! `sum_j W_ij·B_j + A'_i·s = q/t·U_i + noise` with `U = W·R mod t`, lane by lane.
+//! integers modulo t, one a lane, and `B_j = A_j·s + e_j + round(q/t·R_j)`; then
+//! `sum_j W_ij·B_j - A'_i·s = q/t·U_i + noise` with `U = W·R mod t`, lane by lane.
 //!
 //! Samples of one batch are RLWE samples under one secret, those of different batches and matrices have independent
 //! secrets: with a common A each batch is pseudorandom on its own (multi-secret RLWE).
 
 use crate::{
-    Error, Lane, LaneAnswer, LaneChallenge, LaneFolds, Random, Scratch, Secret, Verified, cipher::add,
-    expand::PublicPolys, grid::Grid, lane::expand_mask, sampler,
+    Error, Lane, LaneAnswer, LaneChallenge, LaneFolds, Random, Scratch, Secret, Verified, expand::PublicPolys,
+    grid::Grid, lane::expand_mask, sampler,
 };
-use kernels::Ring;
+use kernels::{Ring, rescale};
 use std::{
     ops::Range,
     sync::{
@@ -90,12 +90,13 @@ impl LaneCipher {
         random.fill(&mut keys);
         let mut masks = Zeroizing::new(vec![0u32; self.cols * lanes]);
         let mut some = Zeroizing::new(vec![0u32; TOGETHER * self.cols]);
-        for (first, keys) in (0..lanes).step_by(TOGETHER).zip(keys.as_chunks::<32>().0.chunks(TOGETHER)) {
+        let groups = masks.chunks_exact_mut(TOGETHER * self.cols).zip(keys.as_chunks::<32>().0.chunks(TOGETHER));
+        for (group, keys) in groups {
             for (key, mask) in keys.iter().zip(some.chunks_exact_mut(self.cols)) {
                 expand_mask(key, self.grid.log2_t(), mask);
             }
-            for (j, row) in masks.chunks_exact_mut(lanes).enumerate() {
-                for (l, out) in row[first..first + TOGETHER].iter_mut().enumerate() {
+            for (j, out) in group.chunks_exact_mut(TOGETHER).enumerate() {
+                for (l, out) in out.iter_mut().enumerate() {
                     *out = some[l * self.cols + j];
                 }
             }
@@ -110,7 +111,7 @@ pub struct Batch<'a> {
     lanes: usize,
     secret: Secret,
     keys: Zeroizing<Vec<u8>>,
-    /// R mod t, [cols][lanes].
+    /// R mod t, [lanes/TOGETHER][cols][TOGETHER]: written and read in runs.
     masks: Zeroizing<Vec<u32>>,
     next: AtomicUsize,
 }
@@ -121,7 +122,7 @@ pub struct BatchPart<'a> {
     cols: Range<usize>,
 }
 
-/// W·R of some rows, [lanes][rows].
+/// W·R of some rows, [rows][lanes].
 pub struct Unmasked {
     rows: Range<usize>,
     words: Zeroizing<Vec<u32>>,
@@ -154,16 +155,13 @@ impl<'a> Batch<'a> {
         if rows.start < answer.rows().start || rows.end > answer.rows().end || answer.lanes() != self.lanes {
             return Err(Error::Misuse(format!("rows {rows:?} of an answer with {:?}", answer.rows())));
         }
-        let (n, q, count) = (c.ring.n(), c.ring.q(), rows.len());
-        let mut words = Zeroizing::new(vec![0u32; count * self.lanes]);
-        for (k, row) in rows.clone().enumerate() {
-            scratch.poly.clear();
-            scratch.poly.resize(n, 0);
-            c.ring.mul_add(&mut scratch.poly, &c.companion[row * n..(row + 1) * n], &self.secret.ntt);
+        let n = c.ring.n();
+        let mut words = Zeroizing::new(vec![0u32; rows.len() * self.lanes]);
+        scratch.poly.resize(n, 0);
+        for (row, out) in rows.clone().zip(words.chunks_exact_mut(self.lanes)) {
+            c.ring.mul(&mut scratch.poly, &c.companion[row * n..(row + 1) * n], &self.secret.ntt);
             c.ring.inverse_residues(&mut scratch.poly);
-            for ((out, &b), &a) in words.chunks_exact_mut(count).zip(answer.row(row)).zip(&scratch.poly) {
-                out[k] = c.grid.decode(add(a, b, q)).cast_unsigned();
-            }
+            rescale::scale_down(&c.ring, c.grid.log2_t(), answer.row(row), &scratch.poly[..self.lanes], out);
         }
         Ok(Unmasked { rows, words })
     }
@@ -178,13 +176,28 @@ impl<'a> Batch<'a> {
             return Err(Error::Misuse("a batch that is not complete".into()));
         }
         let mut lanes = Vec::with_capacity(self.lanes);
-        for (l, key) in self.keys.as_chunks::<32>().0.iter().enumerate() {
-            let mut product = Zeroizing::new(Vec::with_capacity(self.cipher.rows));
+        let mut tile = Zeroizing::new([[0u32; TOGETHER]; TOGETHER]);
+        // Square tiles: as many lanes and rows as a line of memory has words.
+        for (group, keys) in self.keys.as_chunks::<32>().0.chunks(TOGETHER).enumerate() {
+            let mut products: [Zeroizing<Vec<u32>>; TOGETHER] =
+                std::array::from_fn(|_| Zeroizing::new(Vec::with_capacity(self.cipher.rows)));
             for part in parts {
-                let count = part.rows.len();
-                product.extend_from_slice(&part.words[l * count..(l + 1) * count]);
+                for rows in part.words.chunks(TOGETHER * self.lanes) {
+                    let count = rows.len() / self.lanes;
+                    for (r, words) in rows.chunks_exact(self.lanes).enumerate() {
+                        let line: &[u32; TOGETHER] = words[group * TOGETHER..].first_chunk().unwrap_or(&[0; TOGETHER]);
+                        for (tile, &u) in tile.iter_mut().zip(line) {
+                            tile[r] = u;
+                        }
+                    }
+                    for (product, tile) in products.iter_mut().zip(tile.iter()) {
+                        product.extend_from_slice(&tile[..count]);
+                    }
+                }
             }
-            lanes.push(Lane::new(self.cipher.grid.log2_t(), self.cipher.cols, Zeroizing::new(*key), product));
+            for (key, product) in keys.iter().zip(products) {
+                lanes.push(Lane::new(self.cipher.grid.log2_t(), self.cipher.cols, Zeroizing::new(*key), product));
+            }
         }
         Ok(lanes)
     }
@@ -222,19 +235,17 @@ impl BatchPart<'_> {
         if out.len() != count * lanes {
             return Err(Error::Misuse(format!("{count} columns of {lanes} lanes into {} words", out.len())));
         }
-        let q = ring.q();
-        let unused = u32::BITS - cipher.grid.log2_t();
+        let mut row = Zeroizing::new(vec![0u32; lanes]);
         for (j, out) in self.cols.clone().zip(out.chunks_exact_mut(lanes)) {
             let Scratch { random, bytes, poly } = &mut *scratch;
-            poly.clear();
             poly.resize(ring.n(), 0);
-            ring.mul_sub(poly, cipher.common.block(j), &secret.ntt);
+            ring.mul(poly, cipher.common.block(j), &secret.ntt);
             ring.inverse_residues(poly);
-            sampler::fill_errors(random, q, bytes, out);
-            for ((out, &a), &r) in out.iter_mut().zip(poly.iter()).zip(&masks[j * lanes..(j + 1) * lanes]) {
-                let centred = (r << unused).cast_signed() >> unused;
-                *out = add(add(*out, a, q), cipher.grid.encode(centred), q);
+            sampler::fill_errors(random, ring, bytes, out);
+            for (row, group) in row.chunks_exact_mut(TOGETHER).zip(masks.chunks_exact(TOGETHER * cipher.cols)) {
+                row.copy_from_slice(&group[j * TOGETHER..(j + 1) * TOGETHER]);
             }
+            rescale::scale_up(ring, cipher.grid.log2_t(), &row, &poly[..lanes], out);
         }
         folds.add(ring, challenge, self.cols.start, count, out);
         Ok(())

@@ -3,8 +3,8 @@
 //! A useful coefficient of the product is `q·y/t + noise` with
 //! `noise = sum_j (P_ij·e_j) + sum_c w_c·rho_c`. The first sum runs over every weight of the tile's rows, each
 //! multiplied by one error coefficient; the second is the rounding of the encoding, `|rho| <= 1/2`, and
-//! reaches a useful coefficient only through its own row. Decryption rounds to the right integer iff
-//! `|noise| < q/(2t)`. Both terms depend on the weights alone, never on the vector.
+//! reaches a useful coefficient only through its own row. Decryption rounds to the right integer if
+//! `|noise| < q/(2t)·(1 - 2^-18)`: exact rounding needs no margin, rounding in f64 (`kernels::rescale`) needs that one. Both terms depend on the weights alone, never on the vector.
 
 use kernels::Params;
 use std::f64::consts::LN_2;
@@ -15,6 +15,9 @@ pub const ERROR_VARIANCE: f64 = 10.5;
 
 /// log2 of the failure probability that a plan accepts for one coefficient.
 pub const MAX_LOG2_FAILURE: f64 = -60.0;
+
+/// Share of half a step that rounding in f64 may take.
+const MARGIN: f64 = 1.0 / 262_144.0;
 
 /// Largest plaintext modulus t = 2^k: integers of the local path are 32 bits wide.
 pub const MAX_LOG2_T: u32 = 32;
@@ -30,11 +33,12 @@ pub struct WeightNorms {
 
 impl WeightNorms {
     /// log2 of a bound on the probability that one coefficient decrypts to a wrong integer with t = 2^`log2_t`:
-    /// `2·exp(-T^2 / (2·10.5·||w||_2^2))`, `T = q/(2t) - ||row||_1/2 - 1` (1 covers all roundings of T). Positive
-    /// infinity if the rounding alone is too much.
+    /// `2·exp(-T^2 / (2·10.5·||w||_2^2))`, `T = q/(2t)·(1 - 2^-18) - ||row||_1/2 - 1` (1 covers all roundings of T).
+    /// Positive infinity if the rounding alone is too much.
     #[expect(clippy::cast_precision_loss, reason = "a bound; 2^-53 relative error is far below its slack")]
     pub fn log2_failure(&self, params: &Params, log2_t: u32) -> f64 {
-        let room = params.q() as f64 / (2.0 * (1u64 << log2_t) as f64) - self.row_l1 as f64 / 2.0 - 1.0;
+        let half_step = params.q() as f64 / (2.0 * (1u64 << log2_t) as f64);
+        let room = half_step * (1.0 - MARGIN) - self.row_l1 as f64 / 2.0 - 1.0;
         if room <= 0.0 {
             return f64::INFINITY;
         }

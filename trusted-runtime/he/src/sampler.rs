@@ -1,57 +1,20 @@
 //! Ternary secrets and centred binomial errors, without a branch or an index that depends on them.
 
 use crate::Random;
+use kernels::{Ring, ones};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Half the number of coins of one error: e = (heads of 42 coins) - 21. Variance eta/2 = 10.5, a standard deviation
 /// of 3.24, above the 3.19 that the security table assumes.
 pub const ETA: u32 = 21;
 
-/// Random bytes for 32 errors: 42 bits each.
-const GROUP_BYTES: usize = 168;
-const GROUP: usize = 32;
-
 /// Adds nothing and hides everything: fills `out` with errors as residues in [0, q).
 ///
-/// `bytes` is scratch space that the caller zeroizes; `out.len()` is a multiple of 32.
-pub(crate) fn fill_errors(random: &mut Random, q: u64, bytes: &mut Vec<u8>, out: &mut [u64]) {
-    debug_assert!(out.len().is_multiple_of(GROUP));
-    bytes.resize(out.len() / GROUP * GROUP_BYTES, 0);
+/// `bytes` is scratch space that the caller zeroizes.
+pub(crate) fn fill_errors(random: &mut Random, ring: &Ring, bytes: &mut Vec<u8>, out: &mut [u64]) {
+    bytes.resize(out.len().div_ceil(ones::GROUP) * ones::GROUP_BYTES, 0);
     random.fill(bytes);
-    let (groups, _) = bytes.as_chunks::<GROUP_BYTES>();
-    for (coins, out) in groups.iter().zip(out.chunks_exact_mut(GROUP)) {
-        let heads = heads(coins);
-        for (o, &h) in out.iter_mut().zip(&heads) {
-            *o = residue(i64::from(h) - i64::from(ETA), q);
-        }
-    }
-}
-
-/// The number of ones among 42 bits, for each of 32 errors: five bytes each, and two bits of the sixth 32nds.
-///
-/// Counts eight bytes of a word at once; a nibble holds at most 12 before the last step.
-#[inline]
-fn heads(coins: &[u8; GROUP_BYTES]) -> [u8; GROUP] {
-    const PAIRS: u64 = 0x5555_5555_5555_5555;
-    const QUADS: u64 = 0x3333_3333_3333_3333;
-    const BYTES: u64 = 0x0f0f_0f0f_0f0f_0f0f;
-    const TWO_BITS: u64 = 0x0303_0303_0303_0303;
-    let pairs = |v: u64| v - ((v >> 1) & PAIRS);
-    let quads = |v: u64| {
-        let p = pairs(v);
-        (p & QUADS) + ((p >> 2) & QUADS)
-    };
-    let (words, _) = coins.as_chunks::<8>();
-    let word = |i: usize| u64::from_le_bytes(words[i]);
-    let mut out = [0; GROUP];
-    for lane in 0..4 {
-        let at = lane * 5;
-        let a = quads(word(at)) + quads(word(at + 1)) + quads(word(at + 2));
-        let b = quads(word(at + 3)) + quads(word(at + 4)) + pairs((word(20) >> (2 * lane)) & TWO_BITS);
-        let sum = (a & BYTES) + ((a >> 4) & BYTES) + (b & BYTES) + ((b >> 4) & BYTES);
-        out[lane * 8..lane * 8 + 8].copy_from_slice(&sum.to_le_bytes());
-    }
-    out
+    ones::centred_ones(ring, bytes, out);
 }
 
 /// A uniform ternary polynomial as residues in [0, q).
@@ -98,28 +61,11 @@ mod tests {
     const Q: u64 = DEFAULT.q;
 
     #[test]
-    fn heads_counts_every_bit_once() {
-        for bit in 0..GROUP_BYTES * 8 {
-            let mut coins = [0u8; GROUP_BYTES];
-            coins[bit / 8] = 1 << (bit % 8);
-            assert_eq!(heads(&coins).iter().sum::<u8>(), 1, "bit {bit}");
-        }
-        assert_eq!(heads(&[255; GROUP_BYTES]), [42; GROUP]);
-        // Each error has 42 coins of its own.
-        let mut owners = [0u32; GROUP];
-        for bit in 0..GROUP_BYTES * 8 {
-            let mut coins = [0u8; GROUP_BYTES];
-            coins[bit / 8] = 1 << (bit % 8);
-            owners[heads(&coins).iter().position(|&h| h == 1).unwrap()] += 1;
-        }
-        assert_eq!(owners, [42; GROUP]);
-    }
-
-    #[test]
     fn errors_are_centred_binomial() {
         let mut random = Random::from_key([1; 32]);
         let mut e = vec![0; 1 << 20];
-        fill_errors(&mut random, Q, &mut Vec::new(), &mut e);
+        let ring = Ring::new(DEFAULT.check().unwrap()).unwrap();
+        fill_errors(&mut random, &ring, &mut Vec::new(), &mut e);
         // P(e = k) = C(42, 21 + k) / 2^42.
         let mut p = vec![1f64];
         for k in 0..42u32 {

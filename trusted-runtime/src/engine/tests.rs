@@ -148,7 +148,19 @@ fn full_queues_refuse_with_figures_and_a_dropped_ticket_makes_room() {
 
 #[test]
 fn a_protocol_that_nothing_serves_is_refused() {
-    let f = engine(1, 1, None);
-    let err = f.engine.submit(Protocol::Direct, request(&[1], 1)).err().expect("no evaluator").to_string();
-    assert!(err.contains("no evaluator configured"), "{err}");
+    let limits = Limits { max_queue: 1, max_running: 1, prefill_chunk: 4 };
+    for (served, asked, says) in [
+        (Protocol::Local, Protocol::Direct, "has no evaluator configured"),
+        (Protocol::Local, Protocol::Masked, "has no evaluator configured"),
+        (Protocol::Direct, Protocol::Auto, "makes no masks: its engine.protocol is neither masked nor auto"),
+    ] {
+        let runner = Successor { caches: Arc::default(), gate: None };
+        let metrics = Metrics::new().expect("metrics");
+        let engine = Engine::start(limits, &metrics, vec![(served, runner)]).expect("threads");
+        let err = engine.submit(asked, request(&[1], 1)).err().expect("refused").to_string();
+        assert!(
+            err.starts_with(&format!("configuration: protocol {asked} is asked for")) && err.ends_with(says),
+            "{err}"
+        );
+    }
 }

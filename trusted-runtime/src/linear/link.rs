@@ -1,8 +1,10 @@
 //! The connection to the evaluator: kept up by a task of its own, shared by all callers.
 
+mod online;
 mod session;
 mod stream;
 
+pub(crate) use online::NoAnswer;
 pub(crate) use session::{FRAME, MaskedStreams, Session};
 pub(crate) use stream::Event;
 
@@ -151,6 +153,10 @@ impl Link {
     pub(crate) fn ban(&self, session: &Session, reason: String) {
         *self.banned.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now() + self.quarantine, reason));
         session.close("an answer failed its check");
+        // It may have come back under another session while its answer was being checked.
+        if let Some(successor) = self.current() {
+            successor.close("an answer failed its check");
+        }
     }
 
     /// The session, if there is one now.
@@ -224,7 +230,11 @@ impl Keeper {
                 Ok((session, end)) => {
                     backoff = FIRST_BACKOFF;
                     said.clear();
-                    self.publish.send_replace(State::Up(session));
+                    self.publish.send_replace(State::Up(session.clone()));
+                    // Whoever bans it from here on sees this session; whoever did before has not.
+                    if self.ban().is_some() {
+                        session.close("an answer failed its check");
+                    }
                     (end.await.unwrap_or_else(|_| "the session task ended".into()), false)
                 }
                 Err(e) => (e.reason, e.fatal),

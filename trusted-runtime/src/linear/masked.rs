@@ -8,17 +8,13 @@ use super::{
     Call, Linear, LinearId,
     delegate::{Check, Delegate, Failure, MAX_VECTORS},
     direct::{DirectLinear, in_chunks},
-    link::{Event, MaskedStreams, POLL, Session},
+    link::{MaskedStreams, NoAnswer, Session},
 };
 use crate::{Error, pool::MaskPool};
 use bytes::Bytes;
 use proto::v1::{JobTiming, OnlineAnswer, OnlineJob, online_answer};
 use std::{
-    sync::{
-        Arc,
-        atomic::Ordering,
-        mpsc::{Receiver, RecvTimeoutError},
-    },
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 use trusted_he::{Lane, Masked};
@@ -91,15 +87,14 @@ impl Job<'_> {
     fn run(&self, lanes: Vec<Lane>, pool: &MaskPool, ints: &[i32], sums: &mut [i32]) -> Result<(), Failure> {
         let start = Instant::now();
         let int8 = &self.delegate.plan.matrices[self.index].matrix.int8;
-        let (rows, cols, vectors) = (int8.rows(), int8.cols(), lanes.len());
+        let (cols, vectors) = (int8.cols(), lanes.len());
         let mut words = vec![0u32; vectors * cols];
         let mut masked = Vec::with_capacity(vectors);
         for ((lane, x), out) in lanes.into_iter().zip(ints.chunks_exact(cols)).zip(words.chunks_exact_mut(cols)) {
             masked.push(lane.mask(x, out).map_err(|e| Failure::of(e, Check::Online))?);
         }
-        let (job_id, events) = self.streams.online.register(1, 4 * vectors * rows).map_err(Failure::Again)?;
         let job = OnlineJob {
-            job_id,
+            job_id: self.streams.online.job_id(),
             matrix_id: Bytes::copy_from_slice(&self.delegate.ids[self.index]),
             vectors: u32::try_from(vectors).unwrap_or(u32::MAX),
             words: little_endian(&words),
@@ -111,12 +106,14 @@ impl Job<'_> {
         let wanted = || !self.call.is_cancelled() && Instant::now() < ends;
         let masking = start.elapsed();
         let sent = Instant::now();
-        let answer = if self.streams.online.send(job, &mut Duration::default(), wanted) {
-            self.receive(&events, ends)
-        } else {
-            Err(self.gone(ends))
+        let answer = match self.streams.online.call(job, wanted) {
+            Ok(answer) => self.words(answer),
+            Err(NoAnswer::Lost(reason)) => Err(Failure::Again(reason)),
+            Err(NoAnswer::Unwanted) if self.call.is_cancelled() => Err(Failure::Cancelled),
+            Err(NoAnswer::Unwanted) => {
+                Err(Failure::Again(format!("no answer within {:.1} s", self.delegate.deadline.as_secs_f64())))
+            }
         };
-        self.streams.online.forget(job_id);
         let waited = sent.elapsed();
         let start = Instant::now();
         let result = answer.and_then(|(answer, timing)| {
@@ -133,33 +130,11 @@ impl Job<'_> {
         result.map(|_| ())
     }
 
-    fn receive(&self, events: &Receiver<Event<OnlineAnswer>>, ends: Instant) -> Result<(Bytes, JobTiming), Failure> {
-        loop {
-            let answer = match events.recv_timeout(POLL) {
-                Ok(Event::Answer(answer)) => answer,
-                Ok(Event::Lost(reason)) => return Err(Failure::Again(reason)),
-                Err(RecvTimeoutError::Disconnected) => return Err(Failure::Again("the session closed".into())),
-                Err(RecvTimeoutError::Timeout) if self.call.is_cancelled() || Instant::now() >= ends => {
-                    return Err(self.gone(ends));
-                }
-                Err(RecvTimeoutError::Timeout) => continue,
-            };
-            return match answer.body {
-                Some(online_answer::Body::Words(words)) => Ok((words, answer.timing.unwrap_or_default())),
-                Some(online_answer::Body::Failure(failure)) => Err(self.delegate.refused(self.session, &failure)),
-                None => Err(Failure::Hostile("answers with nothing".into())),
-            };
-        }
-    }
-
-    /// Why a job ended without an answer.
-    fn gone(&self, ends: Instant) -> Failure {
-        if self.call.is_cancelled() {
-            Failure::Cancelled
-        } else if Instant::now() >= ends {
-            Failure::Again(format!("no answer within {:.1} s", self.delegate.deadline.as_secs_f64()))
-        } else {
-            Failure::Again("the session closed while sending".into())
+    fn words(&self, answer: OnlineAnswer) -> Result<(Bytes, JobTiming), Failure> {
+        match answer.body {
+            Some(online_answer::Body::Words(words)) => Ok((words, answer.timing.unwrap_or_default())),
+            Some(online_answer::Body::Failure(failure)) => Err(self.delegate.refused(self.session, &failure)),
+            None => Err(Failure::Hostile("answers with nothing".into())),
         }
     }
 
@@ -199,3 +174,6 @@ impl Job<'_> {
 fn little_endian(words: &[u32]) -> Bytes {
     words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>().into()
 }
+
+#[cfg(test)]
+mod tests;

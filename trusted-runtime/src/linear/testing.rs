@@ -1,4 +1,10 @@
-//! Small matrices and vectors for the tests of this module.
+//! Small matrices and vectors, and an evaluator in this process, for the tests of everything that delegates.
+
+mod fake;
+mod pair;
+
+pub(crate) use fake::{Fake, Mode, Reply, Seen, failure, reword};
+pub(crate) use pair::{Pair, SHAPES, Setup, config, runtime, until};
 
 use super::{Group, LinearId};
 use crate::{
@@ -8,11 +14,11 @@ use crate::{
 use kernels::{Int8Matrix, Ring, params::DEFAULT};
 use std::sync::Arc;
 
-pub(super) fn ring() -> Ring {
+pub(crate) fn ring() -> Ring {
     Ring::new(DEFAULT.check().unwrap()).unwrap()
 }
 
-pub(super) fn id(layer: u32) -> LinearId {
+pub(crate) fn id(layer: u32) -> LinearId {
     LinearId { layer, group: Group::Down }
 }
 
@@ -27,7 +33,7 @@ fn noise(seed: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Layer k holds a matrix of shape `shapes[k]` (rows of W, columns).
-pub(super) fn plan_of(weights: Weights, shapes: &[(usize, usize)]) -> Arc<Plan> {
+pub(crate) fn plan_of(weights: Weights, shapes: &[(usize, usize)]) -> Arc<Plan> {
     let planes = super::integer::planes(weights);
     let matrix = |(layer, &(rows, cols)): (usize, &(usize, usize))| {
         let weight = |x: u64| i8::try_from((x >> 20) % 255).unwrap_or(-100);
@@ -39,6 +45,6 @@ pub(super) fn plan_of(weights: Weights, shapes: &[(usize, usize)]) -> Arc<Plan> 
     Arc::new(planner::plan(&ring(), shapes.iter().enumerate().map(matrix).collect()).unwrap())
 }
 
-pub(super) fn vector(cols: usize, seed: u64) -> Vec<f32> {
+pub(crate) fn vector(cols: usize, seed: u64) -> Vec<f32> {
     noise(seed + 77).map(|x| (x >> 40) as f32 / (1u64 << 23) as f32 - 1.0).take(cols).collect()
 }

@@ -24,11 +24,13 @@ const COLUMNS: usize = 8;
 /// Bytes of one message, at most.
 const MESSAGE: usize = 512 << 10;
 /// Rows decrypted at a time.
-const ROWS: usize = 16;
+const ROWS: usize = 32;
 /// A live request keeps refilling threads waiting while the pool is not nearly empty.
 const LIVE: Duration = Duration::from_millis(20);
 /// Between attempts that fail, and between looks at a pool that is full.
 const PAUSE: Duration = Duration::from_millis(200);
+/// What happened to a refill that is thrown away.
+const DISTRUSTED: &str = "an answer about the matrix failed its check while masks were being made";
 
 /// One refilling thread.
 pub(super) struct Refiller {
@@ -49,6 +51,8 @@ struct Task<'a> {
     session: &'a Session,
     streams: &'a MaskedStreams,
     index: usize,
+    /// The matrix's when the refill began.
+    epoch: u64,
     challenge: Arc<LaneChallenge>,
     scratch: &'a mut Scratch,
     cost: Stats,
@@ -73,7 +77,7 @@ impl Refiller {
             let result = self.refill(&pool, index, lanes);
             pool.queues().busy[index] = false;
             match result {
-                Ok(()) => pool.queues().trouble = None,
+                Ok(()) => {}
                 Err(reason) => {
                     let name = pool.delegate.plan.matrices[index].matrix.id;
                     let news = pool.queues().trouble.replace(reason.clone()).is_none_or(|before| before != reason);
@@ -88,13 +92,15 @@ impl Refiller {
 
     fn refill(&mut self, pool: &MaskPool, index: usize, lanes: usize) -> Result<(), String> {
         let began = Instant::now();
-        let epoch = pool.queues().epoch[index];
         let session = pool.delegate.link.session(&Call::default(), began).map_err(|e| e.to_string())?;
         let Some(streams) = &session.masked else { return Err("the session has no bulk stream".into()) };
-        let challenge = pool.challenge(index);
+        let (epoch, challenge) = {
+            let queues = pool.queues();
+            (queues.epoch[index], pool.challenge(index))
+        };
         let scratch = &mut self.scratch;
         let cost = Stats::default();
-        let mut task = Task { pool, session: &session, streams, index, challenge, scratch, cost };
+        let mut task = Task { pool, session: &session, streams, index, epoch, challenge, scratch, cost };
         let name = pool.delegate.plan.matrices[index].matrix.id;
         let made = task.cipher().and_then(|cipher| {
             // The companion is made once; a lane's price is without it.
@@ -109,9 +115,10 @@ impl Refiller {
                 let count = lanes.len();
                 let mut queues = pool.queues();
                 if queues.epoch[index] != epoch {
-                    return Err("the matrix is not trusted any more".into());
+                    return Err(DISTRUSTED.into());
                 }
                 queues.lanes[index].extend(lanes);
+                queues.trouble = None;
                 let ready = queues.lanes.iter().map(std::collections::VecDeque::len).min().unwrap_or(0);
                 drop(queues);
                 pool.account(&task.cost, count);
@@ -140,8 +147,8 @@ impl MaskPool {
     /// The matrix that needs lanes most, now marked busy, and how many.
     fn poorest(&self) -> Option<(usize, usize)> {
         let mut queues = self.queues();
-        let short = (0..self.matrices.len()).filter(|&i| !queues.busy[i] && queues.short(i, self.memory.low));
-        let index = short.min_by_key(|&i| queues.lanes[i].len())?;
+        let scarce = (0..self.matrices.len()).filter(|&i| !queues.busy[i] && self.scarce(&queues, i));
+        let index = scarce.min_by_key(|&i| queues.lanes[i].len())?;
         let ready = queues.lanes[index].len();
         let room = (self.memory.lanes - ready) / LaneCipher::STEP * LaneCipher::STEP;
         queues.busy[index] = true;
@@ -162,7 +169,7 @@ impl MaskPool {
             }
             let scarce = || {
                 let queues = self.queues();
-                (0..self.matrices.len()).any(|i| queues.short(i, self.memory.low / 2))
+                queues.lanes.iter().zip(&queues.wanted).any(|(l, &w)| l.len() <= self.memory.low / 2 || l.len() < w)
             };
             if !self.delegate.busy_within(LIVE) || scarce() {
                 return Ok(());
@@ -213,7 +220,12 @@ impl Task<'_> {
         }
         let cipher = LaneCipher::new(ring, (rows, cols), m.log2_t, self.pool.common.clone(), companion);
         let cipher = Arc::new(cipher.map_err(|e| Failure::of(e, Check::Bulk))?);
+        let queues = self.pool.queues();
+        if queues.epoch[self.index] != self.epoch {
+            return Err(Failure::Again(DISTRUSTED.into()));
+        }
         *slot.write().unwrap_or_else(PoisonError::into_inner) = Some(cipher.clone());
+        drop(queues);
         Ok(cipher)
     }
 
@@ -221,20 +233,20 @@ impl Task<'_> {
     fn batch(&mut self, cipher: &LaneCipher, lanes: usize) -> Result<Vec<Lane>, Failure> {
         let bulk = |e| Failure::of(e, Check::Bulk);
         let ring = self.pool.delegate.ring.clone();
-        let start = Instant::now();
+        let start = own_time();
         let batch = cipher.batch(lanes, self.scratch.random()).map_err(bulk)?;
         let mut folds = LaneFolds::new(&self.challenge, lanes);
         let mut messages = Vec::new();
         let mut words = vec![0; COLUMNS * lanes];
-        self.cost.crypto += start.elapsed();
+        self.cost.crypto += own_time() - start;
         while let Some(part) = batch.take(COLUMNS) {
             self.pool.yield_to_requests()?;
-            let start = Instant::now();
+            let start = own_time();
             let (first, count) = (part.first(), part.len());
             let words = &mut words[..count * lanes];
             part.encrypt(&self.challenge, &mut folds, self.scratch, words).map_err(bulk)?;
             messages.push(self.message(first, count, words));
-            self.cost.crypto += start.elapsed();
+            self.cost.crypto += own_time() - start;
         }
         let sums = folds.finish(&ring);
         let mut parts = Vec::new();
@@ -243,9 +255,9 @@ impl Task<'_> {
             let answer = self.multiply(shard.clone(), lanes, &messages, &sums)?;
             self.decrypt(&batch, &answer, shard, &mut parts)?;
         }
-        let start = Instant::now();
+        let start = own_time();
         let lanes = batch.finish(&parts).map_err(bulk);
-        self.cost.crypto += start.elapsed();
+        self.cost.crypto += own_time() - start;
         lanes
     }
 
@@ -258,10 +270,10 @@ impl Task<'_> {
     ) -> Result<(), Failure> {
         for first in shard.clone().step_by(ROWS) {
             self.pool.yield_to_requests()?;
-            let start = Instant::now();
+            let start = own_time();
             let rows = first..(first + ROWS).min(shard.end);
             parts.push(batch.decrypt(answer, rows, self.scratch).map_err(|e| Failure::of(e, Check::Bulk))?);
-            self.cost.crypto += start.elapsed();
+            self.cost.crypto += own_time() - start;
         }
         Ok(())
     }
@@ -335,16 +347,17 @@ impl Task<'_> {
                 }
                 Err(RecvTimeoutError::Timeout) => continue,
             };
-            let start = Instant::now();
+            let start = own_time();
             down += part.words.len() as u64;
             answer.take(&d.ring, part.first_row, part.rows, &part.words).map_err(|e| Failure::of(e, Check::Bulk))?;
-            taking += start.elapsed();
-            evaluator += part.timing.map_or(0, |t| t.compute_ns);
+            taking += own_time() - start;
+            // Its own word, which may be anything.
+            evaluator = part.timing.map_or(0, |t| t.compute_ns).saturating_add(evaluator);
         }
         drop(job);
-        let start = Instant::now();
+        let start = own_time();
         let verified = self.challenge.verify(&d.ring, sums, answer).map_err(|e| Failure::of(e, Check::Bulk))?;
-        self.cost.crypto += taking + start.elapsed();
+        self.cost.crypto += taking + (own_time() - start);
         self.cost.evaluator += Duration::from_nanos(evaluator);
         self.cost.up += up;
         self.cost.down += down;
@@ -373,4 +386,11 @@ fn lowest_priority() {
     if let Err(e) = rustix::process::setpriority_process(Some(thread), 19) {
         tracing::warn!("refilling threads keep their priority: {e}");
     }
+}
+
+/// The time this thread has run: what the cryptography costs, whoever else is running.
+fn own_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let part = |x: i64| u64::try_from(x).unwrap_or(0);
+    Duration::from_secs(part(now.tv_sec)) + Duration::from_nanos(part(now.tv_nsec))
 }

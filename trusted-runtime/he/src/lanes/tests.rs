@@ -55,7 +55,9 @@ impl Bench {
     /// A batch's lanes, and the largest noise against W·R.
     fn fill(&mut self, lanes: usize) -> (Vec<Lane>, f64) {
         let batch = self.cipher.batch(lanes, self.scratch.random()).unwrap();
-        let masks = batch.masks.clone();
+        let cols = self.w.cols();
+        let at = |j: usize, l: usize| ((l / TOGETHER) * cols + j) * TOGETHER + l % TOGETHER;
+        let masks: Vec<u32> = (0..cols * lanes).map(|i| batch.masks[at(i / lanes, i % lanes)]).collect();
         let mut folds = LaneFolds::new(&self.challenge, lanes);
         let mut words = vec![0; self.w.cols() * lanes];
         while let Some(part) = batch.take(5) {
@@ -89,7 +91,7 @@ impl Bench {
             self.ring.mul_add(&mut poly, &c.companion[row * n..(row + 1) * n], &batch.secret.ntt);
             self.ring.inverse_residues(&mut poly);
             for (l, &b) in answer.get().row(row).iter().enumerate() {
-                let x = add(b, poly[l], self.ring.q());
+                let x = kernels::modulus::sub(b, poly[l], self.ring.q());
                 let y: i128 = self
                     .w
                     .row(row)

@@ -1,12 +1,15 @@
 //! One session: hello, lookup, upload of what is missing, then one stream of jobs until it breaks.
 
-use super::{Residents, chain, clean, stream::JobStream};
+use super::{
+    Residents, chain, clean,
+    online::{self, Online},
+    stream::JobStream,
+};
 use crate::planner::residency::Wish;
 use bytes::Bytes;
 use proto::v1::{
     BulkAnswer, BulkJob, EvaluatorInfo, HelloRequest, HelloResponse, LookupRequest, MatrixHeader, MatrixState,
-    OnlineAnswer, OnlineJob, Residency, TileAnswer, TileJob, UploadChunk, evaluator_client::EvaluatorClient,
-    upload_chunk,
+    Residency, TileAnswer, TileJob, UploadChunk, evaluator_client::EvaluatorClient, upload_chunk,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::{runtime::Handle, sync::mpsc, task::JoinHandle, time::timeout};
@@ -68,7 +71,7 @@ pub(crate) struct Session {
 
 /// The streams of masked delegation.
 pub(crate) struct MaskedStreams {
-    pub(crate) online: JobStream<OnlineJob, OnlineAnswer>,
+    pub(crate) online: Arc<Online>,
     pub(crate) bulk: JobStream<BulkJob, BulkAnswer>,
 }
 
@@ -91,10 +94,14 @@ impl Session {
         let direct = JobStream::new(outgoing, handle.clone());
         let mut readers = vec![handle.spawn(direct.jobs().read(answers, stop.clone()))];
         let masked = if residents.masked {
-            let (outgoing, incoming) = mpsc::channel(QUEUE);
-            let answers = connect(endpoint).await?.online(ReceiverStream::new(incoming)).await?.into_inner();
-            let online = JobStream::new(outgoing, handle.clone());
-            readers.push(handle.spawn(online.jobs().read(answers, stop.clone())));
+            let (to, stopped) = (endpoint.clone(), stop.clone());
+            let line = handle.spawn_blocking(move || Online::open(&to, MAX_MESSAGE, stopped)).await;
+            let online = line.unwrap_or_else(|_| Err(fatal("bug: connecting panicked".into())))?;
+            let (ended, line) = (stop.clone(), online.clone());
+            readers.push(handle.spawn(async move {
+                ended.cancelled().await;
+                line.why()
+            }));
             let (outgoing, incoming) = mpsc::channel(BULK_QUEUE);
             let answers = connect(endpoint).await?.bulk(ReceiverStream::new(incoming)).await?.into_inner();
             let bulk = JobStream::new(outgoing, handle.clone());
@@ -115,8 +122,10 @@ impl Session {
         // The first stream to end takes the others with it, and its reason is the session's.
         let end = handle.spawn(async move {
             let (first, _, others) = futures::future::select_all(readers).await;
-            futures::future::join_all(others).await;
-            first.unwrap_or_else(|_| "the session task ended".into())
+            let reasons = std::iter::once(first).chain(futures::future::join_all(others).await);
+            let mut reasons = reasons.map(|r| r.unwrap_or_else(|_| "the session task ended".into()));
+            let first = reasons.next().unwrap_or_default();
+            if first == online::CLOSED { reasons.find(|r| r != online::CLOSED).unwrap_or(first) } else { first }
         });
         Ok((Arc::new(Self { direct, masked, stop, info, max_message }), end))
     }
@@ -133,7 +142,7 @@ impl Session {
     pub(crate) fn close(&self, reason: &str) {
         self.direct.jobs().close(reason);
         if let Some(MaskedStreams { online, bulk }) = &self.masked {
-            online.jobs().close(reason);
+            online.close(reason);
             bulk.jobs().close(reason);
         }
         self.stop.cancel();

@@ -1,7 +1,7 @@
 //! One stream of jobs and answers: who waits for which answer, and what a peer may send at most.
 
 use super::{POLL, session::Refusal};
-use proto::v1::{BulkAnswer, OnlineAnswer, TileAnswer, bulk_answer, online_answer, tile_answer};
+use proto::v1::{BulkAnswer, TileAnswer, bulk_answer, tile_answer};
 use std::{
     collections::HashMap,
     sync::{
@@ -32,19 +32,6 @@ impl Answer for TileAnswer {
         match self.body.as_ref()? {
             tile_answer::Body::Part(part) => Some(part.coefficients.len()),
             tile_answer::Body::Failure(_) => Some(0),
-        }
-    }
-}
-
-impl Answer for OnlineAnswer {
-    fn job_id(&self) -> u64 {
-        self.job_id
-    }
-
-    fn payload(&self) -> Option<usize> {
-        match self.body.as_ref()? {
-            online_answer::Body::Words(words) => Some(words.len()),
-            online_answer::Body::Failure(_) => Some(0),
         }
     }
 }

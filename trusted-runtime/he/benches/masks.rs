@@ -1,0 +1,235 @@
+//! What masked delegation costs the enclave, beside doing the layer itself: one thread, one run.
+//!
+//! Prices are measured for one column and one row of a full batch, and for one vector online; the local product is
+//! measured for every shape, over more weights than a cache holds.
+
+#![expect(clippy::unwrap_used, reason = "a failed step fails the bench")]
+
+use kernels::{Digits, Int8Matrix, Ring, conformance::Numbers, gemv, matmul, params::DEFAULT, wire};
+use rustix::time::{ClockId, clock_gettime};
+use std::{hint::black_box, sync::Arc};
+use trusted_he::{Lane, LaneAnswer, LaneChallenge, LaneCipher, LaneFolds, PublicPolys, Scratch};
+
+/// Bytes of weights that a sample touches at least.
+const SPAN: usize = 192 << 20;
+
+/// The time this thread has run, so that other programs on the machine do not count.
+#[derive(Clone, Copy)]
+struct Instant(f64);
+
+impl Instant {
+    fn now() -> Self {
+        let now = clock_gettime(ClockId::ThreadCPUTime);
+        Self(now.tv_sec as f64 + now.tv_nsec as f64 / 1e9)
+    }
+
+    fn elapsed(self) -> f64 {
+        Self::now().0 - self.0
+    }
+}
+
+/// Median time of `f` in nanoseconds.
+fn median(samples: usize, mut f: impl FnMut()) -> f64 {
+    let mut times: Vec<f64> = (0..samples)
+        .map(|_| {
+            let start = Instant::now();
+            f();
+            start.elapsed() * 1e9
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+/// A small matrix with everything that a batch needs.
+struct Unit {
+    ring: Ring,
+    w: Int8Matrix,
+    challenge: LaneChallenge,
+    cipher: LaneCipher,
+    scratch: Scratch,
+}
+
+/// Nanoseconds for one column or row of a batch of N lanes, and for one lane's column and row online.
+#[derive(Default)]
+struct Prices {
+    draw: f64,
+    encrypt: f64,
+    pack: f64,
+    take: f64,
+    verify: f64,
+    decrypt: f64,
+    finish: f64,
+}
+
+fn evaluate(ring: &Ring, w: &Int8Matrix, words: &[u64]) -> Vec<u8> {
+    let n = ring.n();
+    let mut digits = Digits::new(w.cols(), n).unwrap();
+    digits.set(0, words).unwrap();
+    let mut out = vec![0; w.rows() * n];
+    matmul::matmul(ring, w, 0..w.rows(), &digits, 0..n, &mut out).unwrap();
+    let mut message = Vec::new();
+    wire::encode(ring.params(), wire::Kind::Lanes, &out, &mut message);
+    message
+}
+
+impl Unit {
+    const ROWS: usize = 512;
+    const COLS: usize = 512;
+
+    fn new(ring: &Ring) -> Self {
+        let w = Numbers(1).matrix(Self::ROWS, Self::COLS);
+        let (n, mut scratch) = (ring.n(), Scratch::new().unwrap());
+        let challenge = LaneChallenge::draw(ring, &w, scratch.random());
+        let common = Arc::new(PublicPolys::random(ring, Self::COLS, scratch.random()));
+        let words: Vec<u64> = (0..Self::COLS).flat_map(|j| common.block(j).to_vec()).collect();
+        let mut folds = LaneFolds::new(&challenge, n);
+        folds.add(ring, &challenge, 0, Self::COLS, &words);
+        let mut answer = LaneAnswer::new(0..Self::ROWS, n);
+        answer.take(ring, 0, 512, &evaluate(ring, &w, &words)).unwrap();
+        let companion = vec![challenge.verify(ring, &folds.finish(ring), answer).unwrap()];
+        let cipher = LaneCipher::new(ring, (Self::ROWS, Self::COLS), 32, common, companion).unwrap();
+        Self { ring: ring.clone(), w, challenge, cipher, scratch }
+    }
+
+    /// One whole batch, step by step.
+    fn batch(&mut self) -> (Prices, Vec<Lane>) {
+        let (n, ring) = (self.ring.n(), &self.ring);
+        let (mut words, mut message, mut packed) = (vec![0; Self::COLS * n], Vec::new(), 0.0);
+        let start = Instant::now();
+        let batch = self.cipher.batch(n, self.scratch.random()).unwrap();
+        let drawn = Instant::now();
+        let mut folds = LaneFolds::new(&self.challenge, n);
+        while let Some(part) = batch.take(8) {
+            let at = part.first() * n..(part.first() + part.len()) * n;
+            part.encrypt(&self.challenge, &mut folds, &mut self.scratch, &mut words[at.clone()]).unwrap();
+            let start = Instant::now();
+            message.clear();
+            wire::encode(ring.params(), wire::Kind::Lanes, &words[at], &mut message);
+            packed += start.elapsed();
+        }
+        let sums = folds.finish(ring);
+        let encrypted = Instant::now();
+        let back = evaluate(ring, &self.w, &words);
+        let evaluated = Instant::now();
+        let mut answer = LaneAnswer::new(0..Self::ROWS, n);
+        answer.take(ring, 0, 512, &back).unwrap();
+        let taken = Instant::now();
+        let answer = self.challenge.verify(ring, &sums, answer).unwrap();
+        let verified = Instant::now();
+        let step = |first: usize, scratch: &mut Scratch| batch.decrypt(&answer, first..first + 32, scratch).unwrap();
+        let parts: Vec<_> = (0..Self::ROWS).step_by(32).map(|first| step(first, &mut self.scratch)).collect();
+        let decrypted = Instant::now();
+        let lanes = batch.finish(&parts).unwrap();
+        let done = Instant::now();
+        let ns = |from: Instant, to: Instant, count: usize| (to.0 - from.0) * 1e9 / count as f64;
+        let prices = Prices {
+            draw: ns(start, drawn, Self::COLS),
+            encrypt: ns(drawn, encrypted, Self::COLS) - packed * 1e9 / Self::COLS as f64,
+            pack: packed * 1e9 / Self::COLS as f64,
+            take: ns(evaluated, taken, Self::ROWS),
+            verify: ns(taken, verified, Self::ROWS),
+            decrypt: ns(verified, decrypted, Self::ROWS),
+            finish: ns(decrypted, done, Self::ROWS),
+        };
+        (prices, lanes)
+    }
+}
+
+/// Milliseconds of one vector online: mask, unmask, check.
+fn online(unit: &mut Unit) -> (f64, f64) {
+    let x = vec![1000; Unit::COLS];
+    let (mut mask, mut open) = (Vec::new(), Vec::new());
+    let (mut sent, mut back, mut y) = (vec![0; Unit::COLS], vec![0; Unit::ROWS], vec![0; Unit::ROWS]);
+    for lane in unit.batch().1 {
+        let start = Instant::now();
+        let masked = lane.mask(&x, &mut sent).unwrap();
+        mask.push(start.elapsed() * 1e9);
+        gemv::gemv_words(unit.ring.isa(), &unit.w, &sent, 1, 0..Unit::ROWS, &mut back).unwrap();
+        let start = Instant::now();
+        masked.unmask(&back).unwrap().verify(&unit.challenge, &x, &mut y).unwrap();
+        open.push(start.elapsed() * 1e9);
+    }
+    mask.sort_by(f64::total_cmp);
+    open.sort_by(f64::total_cmp);
+    (mask[mask.len() / 2] / Unit::COLS as f64, open[open.len() / 2] / (Unit::ROWS + Unit::COLS) as f64)
+}
+
+/// Nanoseconds of the layer in the enclave itself, weights from memory, one thread.
+fn local(ring: &Ring, rows: usize, cols: usize) -> f64 {
+    let copies = SPAN.div_ceil(rows * cols);
+    let w: Vec<Int8Matrix> = (0..copies).map(|k| Numbers(k as u64).matrix(rows, cols)).collect();
+    let x = vec![12_345; cols];
+    let mut y = vec![0; rows];
+    median(5, || {
+        for w in &w {
+            gemv::gemv(ring.isa(), w, &x, 1, 0..rows, &mut y).unwrap();
+        }
+        black_box(&y);
+    }) / copies as f64
+}
+
+fn main() {
+    let ring = Ring::new(DEFAULT.check().unwrap()).unwrap();
+    let n = ring.n() as f64;
+    let mut unit = Unit::new(&ring);
+    let samples: Vec<Prices> = (0..15).map(|_| unit.batch().0).collect();
+    let price = |f: fn(&Prices) -> f64| {
+        let mut all: Vec<f64> = samples.iter().map(f).collect();
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2] / n
+    };
+    let mut poly = vec![1; ring.n()];
+    let inverse = median(501, || ring.inverse_residues(black_box(&mut poly))) / n;
+    println!("{}, N = {n}, one thread's own time; ns for one coefficient, medians of 15 batches", ring.isa().name());
+    let columns = [
+        ("inverse NTT, for comparison", inverse),
+        ("column: masks drawn", price(|p| p.draw)),
+        ("column: encrypted and folded", price(|p| p.encrypt)),
+        ("column: packed for the wire", price(|p| p.pack)),
+        ("row: unpacked and checked for range", price(|p| p.take)),
+        ("row: folded and compared", price(|p| p.verify)),
+        ("row: decrypted", price(|p| p.decrypt)),
+        ("row: dealt into lanes", price(|p| p.finish)),
+    ];
+    for (name, ns) in columns {
+        println!("{name:<40} {ns:>8.2}");
+    }
+    let (mask, open) = online(&mut unit);
+    println!("{:<40} {mask:>8.2}", "online, per column: masked");
+    println!("{:<40} {open:>8.2}", "online, per column and row: opened");
+    let [_, draw, encrypt, pack, take, verify, decrypt, finish] = columns.map(|c| c.1);
+    let (column, row) = (draw + encrypt, verify + decrypt + finish);
+
+    println!(
+        "\n{:<34} {:>10} {:>10} {:>7} {:>7} {:>10} {:>7} {:>7}",
+        "shape", "local ms", "crypto ms", "ratio", "target", "all ms", "ratio", "target"
+    );
+    let gpt2 = [(2304, 768), (768, 768), (3072, 768), (768, 3072)];
+    let qwen = [(6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288)];
+    for (name, shapes, times, targets) in [
+        ("GPT-2 124M, 12 layers, no head", gpt2.to_vec(), 12.0, (0.15, 0.3)),
+        ("Qwen3-8B, one layer", qwen.to_vec(), 1.0, (0.03, 0.05)),
+    ] {
+        let (mut alone, mut crypto, mut all) = (0.0, 0.0, 0.0);
+        for (rows, cols) in shapes {
+            let (m, n) = (rows as f64, cols as f64);
+            alone += local(&ring, rows, cols) * times;
+            crypto += (n * column + m * row) * times;
+            all += (n * (column + pack + mask + open) + m * (row + take + open)) * times;
+        }
+        println!(
+            "{name:<34} {:>10.2} {:>10.3} {:>7.3} {:>7} {:>10.3} {:>7.3} {:>7}",
+            alone / 1e6,
+            crypto / 1e6,
+            crypto / alone,
+            targets.0,
+            all / 1e6,
+            all / alone,
+            targets.1
+        );
+    }
+    println!(
+        "crypto: encrypt, verify, decrypt, per lane; all: with the wire format of both ways, masking and opening online"
+    );
+}
