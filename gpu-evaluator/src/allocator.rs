@@ -20,7 +20,9 @@ pub fn fix_sizes() {
     }
     let mut arguments = env::args_os();
     let name = arguments.next().unwrap_or_else(|| env!("CARGO_PKG_NAME").into());
+    // By its own path, which the system names the process after.
+    let program = env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into());
     // Comes back only with an error.
-    let error = Command::new("/proc/self/exe").arg0(name).args(arguments).envs(SIZES).exec();
+    let error = Command::new(program).arg0(name).args(arguments).envs(SIZES).exec();
     eprintln!("gpu-evaluator: freed memory may stay with process {}: {error}", process::id());
 }
