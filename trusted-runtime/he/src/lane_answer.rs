@@ -103,7 +103,7 @@ impl LaneAnswers {
     pub fn take(&mut self, ring: &Ring, first_row: u32, rows: u32, message: &[u8]) -> Result<Vec<LaneAnswer>, Error> {
         let (first, count) = (first_row as usize, rows as usize);
         let Some(end) = first.checked_add(count).filter(|&end| count > 0 && end <= self.rows) else {
-            return Err(Error::Answer(format!("answers {count} rows from {first}, there are {}", self.rows)));
+            return Err(Error::Answer(format!("answers {count} rows from {first}, asked were 0..{}", self.rows)));
         };
         let message = parse(ring, message, count * self.lanes)?;
         let mut complete = Vec::new();
@@ -171,7 +171,7 @@ mod tests {
         }
         let why = |r: Result<Vec<LaneAnswer>, Error>| r.err().unwrap().to_string();
         assert_eq!(why(take(&mut answers, near..near + 1)), format!("answers row {near} twice"));
-        assert!(why(take(&mut LaneAnswers::new(9, 8), 5..10)).contains("5 rows from 5, there are 9"));
+        assert!(why(take(&mut LaneAnswers::new(9, 8), 5..10)).contains("5 rows from 5, asked were 0..9"));
         let mut answers = LaneAnswers::new(9, 8);
         take(&mut answers, 2..4).unwrap();
         assert_eq!(why(take(&mut answers, 3..5)), "answers row 3 twice");

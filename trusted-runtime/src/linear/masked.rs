@@ -106,7 +106,7 @@ impl Job<'_> {
         let wanted = || !self.call.is_cancelled() && Instant::now() < ends;
         let masking = start.elapsed();
         let sent = Instant::now();
-        let answer = match self.streams.online.call(job, wanted) {
+        let answer = match self.streams.online.call(job, 4 * vectors * int8.rows(), wanted) {
             Ok(answer) => self.words(answer),
             Err(NoAnswer::Lost(reason)) => Err(Failure::Again(reason)),
             Err(NoAnswer::Unwanted) if self.call.is_cancelled() => Err(Failure::Cancelled),

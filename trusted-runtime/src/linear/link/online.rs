@@ -6,7 +6,7 @@
 //! its end.
 
 use super::{POLL, session::Refusal};
-use proto::v1::{OnlineAnswer, OnlineJob, evaluator_client::EvaluatorClient};
+use proto::v1::{OnlineAnswer, OnlineJob, evaluator_client::EvaluatorClient, online_answer::Body};
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -100,11 +100,18 @@ impl Online {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Sends a job and waits for its answer while `wanted` says so. Jobs are done one after the other.
+    /// Sends a job and waits for its answer, of at most `bytes` bytes of words, while `wanted` says so. Jobs are done one
+    /// after the other.
     ///
     /// # Errors
-    /// Why there is none. An evaluator that answers a job that was never sent has ended its session.
-    pub(crate) fn call(&self, job: OnlineJob, wanted: impl Fn() -> bool) -> Result<OnlineAnswer, NoAnswer> {
+    /// Why there is none. An evaluator that answers a job that was never sent, or with nothing or too much, has ended
+    /// its session.
+    pub(crate) fn call(
+        &self,
+        job: OnlineJob,
+        bytes: usize,
+        wanted: impl Fn() -> bool,
+    ) -> Result<OnlineAnswer, NoAnswer> {
         let id = job.job_id;
         let mut line = self.line();
         let Some(Line { runtime, jobs, answers }) = line.as_mut().filter(|_| !self.stop.is_cancelled()) else {
@@ -123,7 +130,15 @@ impl Online {
                     }
                 }
                 match timeout(POLL, answers.message()).await {
-                    Ok(Ok(Some(answer))) if answer.job_id == id => return Ok(answer),
+                    Ok(Ok(Some(answer))) if answer.job_id == id => {
+                        return match &answer.body {
+                            None => Err(Some(format!("it answers job {id} with nothing"))),
+                            Some(Body::Words(words)) if words.len() > bytes => {
+                                Err(Some(format!("it answers more than job {id} asks for")))
+                            }
+                            Some(_) => Ok(answer),
+                        };
+                    }
                     // Late answers to a job that was given up are lawful; to one that never was, not.
                     Ok(Ok(Some(answer))) if answer.job_id >= self.next.load(Ordering::Relaxed) => {
                         return Err(Some(format!("it answers job {}, which was never sent", answer.job_id)));
