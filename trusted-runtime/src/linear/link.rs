@@ -25,6 +25,8 @@ use zeroize::Zeroizing;
 
 /// How often a blocked caller looks whether it is still wanted.
 pub(crate) const POLL: Duration = Duration::from_millis(2);
+/// The reason before there is one.
+const NOT_YET: &str = "not connected yet";
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(2);
 /// HTTP/2 flow control windows: larger than what one layer has in flight, so that it never waits for an update.
@@ -142,7 +144,7 @@ impl Link {
     /// Starts to connect, and to reconnect whenever a session ends.
     pub(crate) fn open(config: &EvaluatorConfig, residents: Residents, handle: Handle) -> Result<Self, Error> {
         let endpoint = config.endpoint()?;
-        let (publish, state) = watch::channel(State::Down { reason: "not connected yet".into(), fatal: false });
+        let (publish, state) = watch::channel(State::Down { reason: NOT_YET.into(), fatal: false });
         let banned = Arc::new(Mutex::new(None));
         let keeper = Keeper { name: config.endpoint.clone(), endpoint, residents, publish, banned: banned.clone() };
         let keeper = handle.spawn(keeper.keep(handle.clone()));
@@ -157,6 +159,11 @@ impl Link {
         if let Some(successor) = self.current() {
             successor.close("an answer failed its check");
         }
+    }
+
+    /// Whether the first attempt to connect, uploads included, is still under way.
+    pub(crate) fn is_starting(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Down { reason, .. } if reason == NOT_YET)
     }
 
     /// The session, if there is one now.

@@ -69,6 +69,11 @@ impl Refiller {
             if pool.closed.load(Ordering::Relaxed) {
                 return;
             }
+            // Connecting takes as long as uploading the weights does; that is no trouble yet.
+            if pool.delegate.link.is_starting() {
+                pool.rest();
+                continue;
+            }
             let Some((index, lanes)) = pool.poorest() else {
                 pool.rest();
                 continue;
