@@ -114,13 +114,16 @@ impl Kernel for Gemv<'_> {
     #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
     fn run<L: Lanes>(self, l: L) {
         let (cols, count) = (self.w.cols(), self.rows.len());
+        let vectors = self.high.len() / cols;
         for first in self.rows.clone().step_by(4) {
             // A last group that is not full reads its last row several times.
             let rows: [&[i8]; 4] = std::array::from_fn(|k| self.w.row((first + k).min(self.rows.end - 1)));
-            let vectors = self.high.chunks_exact(cols).zip(self.low.chunks_exact(cols));
-            for ((high, low), ys) in vectors.zip(self.ys.chunks_exact_mut(count)) {
-                let out = &mut ys[first - self.rows.start..];
-                for (y, (high, low)) in out.iter_mut().zip(l.dot4(rows, high, low)) {
+            let at = first - self.rows.start;
+            let full = 4.min(count - at);
+            for v in 0..vectors {
+                let x = v * cols..(v + 1) * cols;
+                let sums = l.dot4(rows, &self.high[x.clone()], &self.low[x]);
+                for (y, (high, low)) in self.ys[v * count + at..][..full].iter_mut().zip(sums) {
                     *y = high.cast_unsigned().wrapping_shl(self.shift).wrapping_add(low.cast_unsigned());
                 }
             }

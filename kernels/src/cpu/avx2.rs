@@ -29,12 +29,20 @@ impl Avx2 {
     }
 }
 
-/// The wrapping sum of eight lanes.
+/// The wrapping sums of the lanes of eight vectors, four and four.
 #[target_feature(enable = "avx2")]
-fn sum_i32(v: __m256i) -> i32 {
-    let s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
-    let s = _mm_add_epi32(s, _mm_shuffle_epi32::<0b01_00_11_10>(s));
-    _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32::<0b10_11_00_01>(s)))
+fn sums_i32(v: &[__m256i; 8]) -> [[i32; 4]; 2] {
+    let four = |v: &[__m256i]| {
+        let pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+        let sums = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
+        [
+            _mm_cvtsi128_si32(sums),
+            _mm_extract_epi32::<1>(sums),
+            _mm_extract_epi32::<2>(sums),
+            _mm_extract_epi32::<3>(sums),
+        ]
+    };
+    [four(&v[..4]), four(&v[4..])]
 }
 
 #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
@@ -353,9 +361,11 @@ impl Lanes for Avx2 {
                 dot_step(&mut acc, at, h, l, i);
                 i += 16;
             }
+            let [s0, s1] = sums_i32(&acc);
             for r in 0..4 {
-                sums[r] = (sum_i32(acc[2 * r]), sum_i32(acc[2 * r + 1]));
-                for (k, &w) in rows[r].iter().enumerate().skip(i) {
+                sums[r] = if r < 2 { (s0[2 * r], s0[2 * r + 1]) } else { (s1[2 * r - 4], s1[2 * r - 3]) };
+                for k in i..len {
+                    let w = rows[r][k];
                     sums[r].0 = sums[r].0.wrapping_add(i32::from(w) * i32::from(high[k]));
                     sums[r].1 = sums[r].1.wrapping_add(i32::from(w) * i32::from(low[k]));
                 }
