@@ -20,7 +20,7 @@ use std::{
 };
 
 /// Products with fewer multiply-adds than this are done by the caller alone.
-const ALONE: usize = 128 << 10;
+const ALONE: usize = 1 << 20;
 /// Multiply-adds in one piece at least, and pieces for each thread at most.
 const PIECE: usize = 64 << 10;
 const PIECES: usize = 4;
