@@ -1,7 +1,7 @@
 //! How many lanes are kept ready, and the memory that this takes.
 
 use crate::{Error, planner::Plan};
-use kernels::{Digits, Ring};
+use kernels::Ring;
 use trusted_he::{Lane, LaneCipher, SHARD_ROWS};
 
 /// What the operator asks for.
@@ -70,12 +70,6 @@ impl Settings {
             lane: size(lane),
             refill: size(refill(lanes.min(ring.n()))),
         })
-    }
-
-    /// Bytes of a digit matrix on the evaluator's side for the widest matrix, for people.
-    pub fn evaluator_bytes(ring: &Ring, plan: &Plan) -> u64 {
-        let widest = plan.matrices.iter().map(|m| m.matrix.int8.cols()).max().unwrap_or(0);
-        Digits::bytes_for(widest, ring.n()) as u64
     }
 }
 
