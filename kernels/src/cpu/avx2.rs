@@ -336,9 +336,10 @@ impl Lanes for Avx2 {
         let len = high.len();
         assert!(low.len() == len && rows.iter().all(|r| r.len() == len), "rows and planes have one length");
         let mut sums = [(0, 0); 4];
-        // The rows lie one after the other, so the line to ask for is in the next four rows, or, if these are
-        // long, further on in the same one.
-        let ahead = if 4 * len <= NEAR { 4 * len } else { PREFETCH_I8 };
+        // Four short rows lie side by side, and so do the next four: their lines are asked for in the order of memory,
+        // which the processor's own prefetcher follows as well. Long rows are followed one by one.
+        let near = 4 * len <= NEAR;
+        let ahead = if near { AHEAD.max(4 * len) } else { PREFETCH_I8 };
         // A product of a byte and a 13-bit number is below 2^19.1, so a pair's sum is exact in i32; the
         // sums of pairs wrap, as the result does.
         // SAFETY: the token proves AVX2; every step at `i` has i + 16 <= len, checked equal above; a prefetch has
@@ -348,8 +349,9 @@ impl Lanes for Avx2 {
             let mut acc = [_mm256_setzero_si256(); 8];
             let mut i = 0;
             while i + 64 <= len {
-                for row in at {
-                    _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(i + ahead));
+                for (k, row) in at.into_iter().enumerate() {
+                    let line = if near { at[0].wrapping_add(4 * i + 64 * k) } else { row.wrapping_add(i) };
+                    _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(ahead));
                 }
                 dot_step(&mut acc, at, h, l, i);
                 dot_step(&mut acc, at, h, l, i + 16);
@@ -377,6 +379,8 @@ impl Lanes for Avx2 {
 
 /// How far ahead a long row of weights is asked for, in bytes.
 const PREFETCH_I8: usize = 1024;
+/// How far ahead short rows are asked for, in bytes, at least.
+const AHEAD: usize = 6 << 10;
 /// Bytes of four rows up to which they are asked for while the four before them are read: half a first-level cache.
 const NEAR: usize = 16 << 10;
 
