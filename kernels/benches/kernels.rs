@@ -300,7 +300,7 @@ fn gemvs(ring: &Ring) {
 }
 
 /// Rows of W in one call of the offline product, as the evaluator makes them.
-const ROWS: usize = 32;
+const ROWS: usize = 64;
 
 /// Both halves of masked delegation, the offline one for one polynomial a column (fixed A) and all N lanes.
 fn masked(ring: &Ring) {
@@ -319,7 +319,7 @@ fn masked(ring: &Ring) {
         let copies = SPAN.div_ceil(rows * cols);
         let w: Vec<Int8Matrix> = (0..copies).map(|_| numbers.matrix(rows, cols)).collect();
         let x: Vec<u32> = (0..cols).map(|_| u32::try_from(numbers.word() >> 32).expect("32 bits")).collect();
-        let mut digits = Digits::new(cols, n).expect("fits");
+        let mut digits = Digits::new(ring, cols, n).expect("fits");
         for c in 0..cols {
             digits.set(c, &numbers.residues(n, ring.q())).expect("fits");
         }

@@ -69,7 +69,7 @@ impl Numbers {
 pub fn rings() -> Vec<Params> {
     let mut rings: Vec<Params> =
         (11..=15).map(|log_n| ParamsLiteral { log_n, ..params::DEFAULT }.check().expect("a checked default")).collect();
-    for (log_n, bits) in [(10, 26), (10, 20), (11, 33), (12, 50)] {
+    for (log_n, bits) in [(10, 26), (10, 20), (11, 33), (11, 45), (11, 47), (11, 48), (12, 50)] {
         let step = 2u64 << log_n;
         let top = (1u64 << bits) / step * step + 1;
         let q = (1..).map(|k| top - k * step).find(|&q| modulus::is_prime(q)).expect("there are such primes");
@@ -296,7 +296,7 @@ pub fn lane_products(isa: Isa) {
             } else {
                 (numbers.matrix(rows, cols), numbers.residues(cols * lanes, q))
             };
-            let mut digits = Digits::new(cols, lanes).expect("fits");
+            let mut digits = Digits::new(&ring, cols, lanes).expect("fits");
             // From the end, in pieces of 1, 2, 3, 1, .. rows; the pieces of two come through the wire.
             let (mut end, mut size) = (cols, 1);
             while end > 0 {
@@ -331,9 +331,9 @@ pub fn lane_products(isa: Isa) {
             }
             assert!(matmul::matmul(&ring, &w, 0..rows, &digits, 0..4, &mut vec![0; rows * 4]).is_err());
             assert!(digits.set(cols, &vec![0; lanes]).is_err());
+            assert!(Digits::new(&ring, 3, 12).is_err() && Digits::new(&ring, 0, 8).is_err());
         }
     }
-    assert!(Digits::new(3, 12).is_err() && Digits::new(0, 8).is_err());
 }
 
 /// The integer functional is the definition, for extreme numbers and any length.

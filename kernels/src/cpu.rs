@@ -16,10 +16,11 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod scalar;
 
-/// Two columns of eight lanes as four 13-bit digits: plane p, lane l, column c at `16·p + 2·l + c`.
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-#[repr(C, align(64))]
-pub(crate) struct DigitBlock(pub(crate) [i16; 64]);
+/// One signed 16-bit digit of two columns of eight lanes: lane l, column c at `2·l + c`. As many of them as a word has
+/// digits lie side by side, the lowest first.
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+pub(crate) struct DigitPlane(pub(crate) [i16; 16]);
 
 /// Constants of one modulus, spread over the lanes.
 #[derive(Clone, Copy)]
@@ -121,9 +122,14 @@ pub(crate) trait Lanes: Copy {
     fn prefetch(self, at: &[Self::Block], index: usize);
     /// WIDTH signed words.
     fn load_i32(self, at: &[i32]) -> Self::V;
-    /// `acc[r][8·p + lane] = sum_k weights[r][k]·digits[k]`, plane by plane and lane by lane, for four rows of pairs
-    /// of weights; at most 512 pairs, so that |acc| <= 2^30.
-    fn digit_rows(self, weights: [&[[i16; 2]]; 4], digits: &[DigitBlock], acc: &mut [[i32; 32]; 4]);
+    /// `acc[r][p][lane] = sum_k weights[r][k]·digits[k][p]`, plane by plane and lane by lane, for four rows of pairs
+    /// of weights; at most 255 pairs, so that |acc| < 2^31.
+    fn digit_rows<const P: usize>(
+        self,
+        weights: [&[[i16; 2]]; 4],
+        digits: &[[DigitPlane; P]],
+        acc: &mut [[[i32; 8]; P]; 4],
+    );
     /// For four rows of the same length as `high` and `low`: (sum row·high, sum row·low) modulo 2^32.
     fn dot4(self, rows: [&[i8]; 4], high: &[i16], low: &[i16]) -> [(i32, i32); 4];
 }

@@ -1,29 +1,37 @@
 //! The offline half of masked delegation: an int8 matrix times words modulo q, lane by lane.
 //!
-//! `Y[r][l] = sum_c W[r][c]·B[c][l] mod q`. A word is cut into four digits of 13 bits, and a digit plane is an exact
-//! integer product of 8-bit by 16-bit numbers: |w|·digit <= 2^20, so that 1024 columns add up inside 31 bits.
-//! Pairs of columns lie side by side, as the instructions that multiply and add pairs want them
-//! (vpmaddwd, vpdpwssd). No encoding of weights and no transform.
+//! `Y[r][l] = sum_c W[r][c]·B[c][l] mod q`. A word, centred, is cut into signed digits of 16 bits: three of them up to
+//! q < 2^47, else four. A digit plane is an exact integer product of 8-bit by 16-bit numbers: |w·digit| <= 2^22, so that
+//! 510 columns add up inside 31 bits. Pairs of columns lie side by side, as the instructions that multiply and add
+//! pairs want them (vpmaddwd, vpdpwssd). No encoding of weights and no transform.
 
 use crate::{
     Error, Int8Matrix, Ring,
-    cpu::{self, DigitBlock, Field, Kernel, Lanes, f64_of},
+    cpu::{self, DigitPlane, Field, Kernel, Lanes, f64_of},
     ntt::centred_pair,
     wire,
 };
 use std::ops::Range;
 
-/// Bits of a digit; four of them hold the 51 bits of the largest modulus.
-const DIGIT: u32 = 13;
-/// Pairs of columns in one pass, at most: their digits (128 bytes each) stay in the first-level cache. At most 512.
+/// Bits of a digit.
+const DIGIT: u32 = 16;
+/// Pairs of columns in one pass, at most: their digits (96 or 128 bytes each) stay in the first-level cache. At most 255.
 const PASS: usize = 192;
 
 /// A matrix B of words modulo q, [cols][lanes], cut into digits.
 pub struct Digits {
+    q: u64,
     cols: usize,
     lanes: usize,
-    /// [lanes/8][cols/2]; an odd last column has zeros beside it.
-    blocks: Vec<DigitBlock>,
+    /// 3 or 4.
+    digits: usize,
+    /// [lanes/8][cols/2][digits]; an odd last column has zeros beside it.
+    planes: Vec<DigitPlane>,
+}
+
+/// Digits of a centred word: |x| < q/2 <= 2^46 leaves the third within 2^14 and a carry.
+fn digits_of(q: u64) -> usize {
+    if q < 1 << 47 { 3 } else { 4 }
 }
 
 impl Digits {
@@ -34,20 +42,21 @@ impl Digits {
     ///
     /// # Errors
     /// [`Error::Shape`] if `lanes` is no positive multiple of 8 or there is no column.
-    pub fn new(cols: usize, lanes: usize) -> Result<Self, Error> {
+    pub fn new(ring: &Ring, cols: usize, lanes: usize) -> Result<Self, Error> {
         if cols == 0 || lanes == 0 || !lanes.is_multiple_of(Self::LANES) {
             return Err(Error::Shape(format!(
                 "{cols} columns of {lanes} lanes, expected a multiple of {}",
                 Self::LANES
             )));
         }
-        let blocks = vec![DigitBlock([0; 64]); lanes / Self::LANES * cols.div_ceil(2)];
-        Ok(Self { cols, lanes, blocks })
+        let digits = digits_of(ring.q());
+        let planes = vec![DigitPlane([0; 16]); lanes / Self::LANES * cols.div_ceil(2) * digits];
+        Ok(Self { q: ring.q(), cols, lanes, digits, planes })
     }
 
     /// Memory of so many words.
-    pub fn bytes_for(cols: usize, lanes: usize) -> usize {
-        lanes.div_ceil(Self::LANES) * cols.div_ceil(2) * size_of::<DigitBlock>()
+    pub fn bytes_for(ring: &Ring, cols: usize, lanes: usize) -> usize {
+        lanes.div_ceil(Self::LANES) * cols.div_ceil(2) * digits_of(ring.q()) * size_of::<DigitPlane>()
     }
 
     /// Columns of W, rows of B.
@@ -60,7 +69,7 @@ impl Digits {
         self.lanes
     }
 
-    /// Sets whole rows of B from row `first` on; words are below 2^52, `words` is [count][lanes].
+    /// Sets whole rows of B from row `first` on; words are in [0, q), `words` is [count][lanes].
     ///
     /// # Errors
     /// [`Error::Shape`] if that is not whole rows that are there.
@@ -74,21 +83,29 @@ impl Digits {
                 self.lanes
             )));
         }
-        let pairs = self.cols.div_ceil(2);
+        match self.digits {
+            3 => self.write::<3>(first, words),
+            _ => self.write::<4>(first, words),
+        }
+        Ok(())
+    }
+
+    fn write<const P: usize>(&mut self, first: usize, words: &[u64]) {
+        let (q, pairs) = (self.q, self.cols.div_ceil(2));
+        let blocks = self.planes.as_chunks_mut::<P>().0;
         let mut rows = words.chunks_exact(self.lanes);
         let mut at = first;
         while let Some(row) = rows.next() {
             let both = if at.is_multiple_of(2) { rows.next() } else { None };
             for (t, a) in row.as_chunks::<8>().0.iter().enumerate() {
-                let block = &mut self.blocks[t * pairs + at / 2].0;
+                let block = &mut blocks[t * pairs + at / 2];
                 match both {
-                    Some(b) => set_pair(block, a, b[8 * t..8 * t + 8].as_array().expect("eight lanes")),
-                    None => set_column(block, at % 2, a),
+                    Some(b) => set_pair(q, block, a, b[8 * t..8 * t + 8].as_array().expect("eight lanes")),
+                    None => set_column(q, block, at % 2, a),
                 }
             }
             at += 1 + usize::from(both.is_some());
         }
-        Ok(())
     }
 
     /// [`Digits::set`] from a wire message of kind lanes, which must hold `count` rows.
@@ -114,25 +131,33 @@ impl Digits {
     }
 }
 
-/// Digit `p` of a word.
+/// The four digits of a word in [0, q), of its representative in (-q/2, q/2), one above the other in 64 bits.
+///
+/// With 2^15 added at every place digits carry like unsigned ones, and a flipped top bit takes it off again.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "13 bits")]
-fn digit(word: u64, p: usize) -> i16 {
-    ((word >> (DIGIT * p as u32)) & ((1 << DIGIT) - 1)) as i16
+fn digits(q: u64, word: u64) -> u64 {
+    const HALVES: u64 = 0x8000_8000_8000_8000;
+    let upper = ((q / 2).wrapping_sub(word).cast_signed() >> 63).cast_unsigned();
+    word.wrapping_sub(q & upper).wrapping_add(HALVES) ^ HALVES
 }
 
-fn set_column(block: &mut [i16; 64], column: usize, words: &[u64; 8]) {
+#[expect(clippy::cast_possible_truncation, reason = "one digit of four")]
+fn set_column<const P: usize>(q: u64, block: &mut [DigitPlane; P], column: usize, words: &[u64; 8]) {
     for (l, &word) in words.iter().enumerate() {
-        for p in 0..4 {
-            block[16 * p + 2 * l + column] = digit(word, p);
+        let digits = digits(q, word);
+        for (p, plane) in block.iter_mut().enumerate() {
+            plane.0[2 * l + column] = (digits >> (DIGIT * p as u32)) as u16 as i16;
         }
     }
 }
 
-fn set_pair(block: &mut [i16; 64], a: &[u64; 8], b: &[u64; 8]) {
-    for (p, plane) in block.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-        for ((out, &a), &b) in plane.as_chunks_mut::<2>().0.iter_mut().zip(a).zip(b) {
-            *out = [digit(a, p), digit(b, p)];
+#[expect(clippy::cast_possible_truncation, reason = "one digit of four")]
+fn set_pair<const P: usize>(q: u64, block: &mut [DigitPlane; P], a: &[u64; 8], b: &[u64; 8]) {
+    let (a, b) = (a.map(|word| digits(q, word)), b.map(|word| digits(q, word)));
+    for (p, plane) in block.iter_mut().enumerate() {
+        let shift = DIGIT * p as u32;
+        for (out, (a, b)) in plane.0.as_chunks_mut::<2>().0.iter_mut().zip(a.iter().zip(&b)) {
+            *out = [(a >> shift) as u16 as i16, (b >> shift) as u16 as i16];
         }
     }
 }
@@ -169,12 +194,17 @@ pub fn matmul(
         )));
     }
     if !rows.is_empty() && !lanes.is_empty() {
-        cpu::dispatch(ring.isa(), Matmul { q: ring.q(), w, rows, digits, lanes, out });
+        let q = ring.q();
+        assert_eq!(q, digits.q, "the words are of this ring");
+        match digits.digits {
+            3 => cpu::dispatch(ring.isa(), Matmul::<3> { q, w, rows, digits, lanes, out }),
+            _ => cpu::dispatch(ring.isa(), Matmul::<4> { q, w, rows, digits, lanes, out }),
+        }
     }
     Ok(())
 }
 
-struct Matmul<'a> {
+struct Matmul<'a, const P: usize> {
     q: u64,
     w: &'a Int8Matrix,
     rows: Range<usize>,
@@ -183,7 +213,7 @@ struct Matmul<'a> {
     out: &'a mut [u64],
 }
 
-impl Kernel for Matmul<'_> {
+impl<const P: usize> Kernel for Matmul<'_, P> {
     type Output = ();
 
     #[inline(always)]
@@ -198,12 +228,12 @@ impl Kernel for Matmul<'_> {
         let field = Field::new(l, self.q);
         let scale = Scale::new(l, self.q);
         let pass = pairs.div_ceil(pairs.div_ceil(PASS));
-        let mut acc = [[0i32; 32]; 4];
+        let mut acc = [[[0i32; 8]; P]; 4];
         // [rows][8 lanes], residues as f64.
         let mut sums = vec![[0f64; Digits::LANES]; count.next_multiple_of(4)];
         let width = self.lanes.len();
         for tile in self.lanes.start / Digits::LANES..self.lanes.end / Digits::LANES {
-            let digits = &self.digits.blocks[tile * pairs..(tile + 1) * pairs];
+            let digits = &self.digits.planes.as_chunks::<P>().0[tile * pairs..(tile + 1) * pairs];
             for start in (0..pairs).step_by(pass) {
                 let part = start..(start + pass).min(pairs);
                 for (four, sums) in weights.chunks_exact(4 * pairs).zip(sums.as_chunks_mut::<4>().0) {
@@ -237,7 +267,7 @@ fn spread(row: &[i8], out: &mut [[i16; 2]]) {
     }
 }
 
-/// The places of the digits: 2^13, and 2^26 as a factor modulo q.
+/// The places of the digits: 2^16, and 2^32 as a factor modulo q.
 struct Scale<V> {
     digit: V,
     two: V,
@@ -254,15 +284,22 @@ impl<V: Copy> Scale<V> {
 
     /// `sums = sums + acc mod q`, or `acc mod q` if this is the `first`; |sums| <= q/2 and one unit.
     ///
-    /// With a = acc[0] + 2^13·acc[1] and b = acc[2] + 2^13·acc[3], both below 2^44, the value is a + 2^26·b; and
-    /// |b| <= 2^17·(q/2^26), which is below q.
+    /// With a = acc[0] + 2^16·acc[1], below 2^48, and b = acc[2] + 2^16·acc[3], the value is a + 2^32·b; and b is
+    /// 2^16 times a word's upper part or less, |b| <= 2^16·(q/2^33 + 1), which is below 2q where digits reach that far.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
-    fn add<L: Lanes<V = V>>(&self, l: L, f: &Field<V>, acc: &[i32; 32], first: bool, sums: &mut [L::Block]) {
+    fn add<L: Lanes<V = V>, const P: usize>(
+        &self,
+        l: L,
+        f: &Field<V>,
+        acc: &[[i32; 8]; P],
+        first: bool,
+        sums: &mut [L::Block],
+    ) {
         for (k, sum) in sums.iter_mut().enumerate() {
-            let at = |p: usize| l.load_i32(&acc[8 * p + k * L::WIDTH..]);
+            let at = |p: usize| l.load_i32(&acc[p][k * L::WIDTH..]);
             let a = l.mul_add_small(at(1), self.digit, at(0));
-            let b = l.mul_add_small(at(3), self.digit, at(2));
+            let b = if P == 4 { l.mul_add_small(at(P - 1), self.digit, at(2)) } else { at(2) };
             let v = l.add(l.reduce(f, a), l.mul(f, b, self.two, self.two_q));
             let v = if first { v } else { l.add(v, l.load(sum)) };
             l.store(l.reduce(f, v), sum);

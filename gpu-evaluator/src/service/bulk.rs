@@ -68,19 +68,19 @@ impl Receiving for Columns {
                 weights.rows()
             ));
         }
-        let bytes = Digits::bytes_for(weights.cols(), lanes);
+        let bytes = Digits::bytes_for(&parts.ring, weights.cols(), lanes);
         let request = Request { weights, rows: first..first + count, lanes };
         Ok(Asked { request, bytes, deadline_ms: header.deadline_ms })
     }
 
     fn begin(
-        _parts: &Parts,
+        parts: &Parts,
         request: Request,
         ticket: Arc<Ticket<BulkAnswer>>,
         memory: OwnedSemaphorePermit,
     ) -> Result<Self, Refusal> {
         let missing = request.weights.cols();
-        let digits = Digits::new(missing, request.lanes).map_err(|e| (FailureKind::Malformed, e.to_string()))?;
+        let digits = Digits::new(&parts.ring, missing, request.lanes).map_err(|e| (FailureKind::Malformed, e.to_string()))?;
         Ok(Self { ticket, request, digits, memory, seen: vec![false; missing], missing, unpacking: Duration::ZERO })
     }
 

@@ -125,7 +125,7 @@ impl Product {
 
     pub(crate) fn expected(&self) -> Vec<u64> {
         let ring = scalar_ring();
-        let mut digits = Digits::new(self.weights.int8.cols(), self.lanes).expect("shape");
+        let mut digits = Digits::new(&ring, self.weights.int8.cols(), self.lanes).expect("shape");
         digits.set(0, &self.words(&ring)).expect("fits");
         let mut out = vec![0; self.rows.len() * self.lanes];
         matmul(&ring, &self.weights.int8, self.rows.clone(), &digits, 0..self.lanes, &mut out).expect("fits");

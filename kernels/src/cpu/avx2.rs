@@ -1,6 +1,6 @@
 //! Lanes of AVX2 and FMA: four residues a vector.
 
-use super::{DigitBlock, Field, Kernel, Lanes};
+use super::{DigitPlane, Field, Kernel, Lanes};
 use std::arch::x86_64::*;
 
 /// Proof that this machine has AVX2 and FMA: made by [`Avx2::detect`] only.
@@ -303,29 +303,35 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn digit_rows(self, weights: [&[[i16; 2]]; 4], digits: &[DigitBlock], acc: &mut [[i32; 32]; 4]) {
+    fn digit_rows<const P: usize>(
+        self,
+        weights: [&[[i16; 2]]; 4],
+        digits: &[[DigitPlane; P]],
+        acc: &mut [[[i32; 8]; P]; 4],
+    ) {
         let len = digits.len();
         assert!(weights.iter().all(|r| r.len() == len), "as many pairs of weights as of columns");
-        // Two rows at a time: eight sums, four digit planes and two weights fit the sixteen registers.
-        for half in 0..2 {
-            // SAFETY: the token proves AVX2; `k < len`, checked equal above; a block is four aligned vectors, a pair of
-            // weights 4 bytes, a row of `acc` four vectors.
+        // Two rows at a time: sums, digits and weights fit the sixteen registers, if the compiler does not unroll this.
+        for half in 0..std::hint::black_box(2) {
+            let (rows, acc) = (&weights[2 * half..2 * half + 2], &mut acc[2 * half..2 * half + 2]);
+            let (w0, w1) = (rows[0].as_ptr().cast::<i32>(), rows[1].as_ptr().cast::<i32>());
+            // SAFETY: the token proves AVX2; `k < len`, checked equal above; a plane is one aligned vector, a pair of
+            // weights 4 bytes, a row of `acc` P vectors.
             unsafe {
-                let (w0, w1) = (weights[2 * half].as_ptr().cast::<i32>(), weights[2 * half + 1].as_ptr().cast::<i32>());
-                let mut s = [_mm256_setzero_si256(); 8];
+                let (mut s0, mut s1) = ([_mm256_setzero_si256(); P], [_mm256_setzero_si256(); P]);
                 for k in 0..len {
-                    let d = digits.as_ptr().add(k).cast::<__m256i>();
+                    let planes: *const __m256i = digits.as_ptr().add(k).cast();
                     let (a, b) =
                         (_mm256_set1_epi32(w0.add(k).read_unaligned()), _mm256_set1_epi32(w1.add(k).read_unaligned()));
-                    for p in 0..4 {
-                        let d = _mm256_load_si256(d.add(p));
-                        s[p] = _mm256_add_epi32(s[p], _mm256_madd_epi16(a, d));
-                        s[4 + p] = _mm256_add_epi32(s[4 + p], _mm256_madd_epi16(b, d));
+                    for p in 0..P {
+                        let d = _mm256_load_si256(planes.add(p));
+                        s0[p] = _mm256_add_epi32(s0[p], _mm256_madd_epi16(a, d));
+                        s1[p] = _mm256_add_epi32(s1[p], _mm256_madd_epi16(b, d));
                     }
                 }
-                for (p, s) in s.into_iter().enumerate() {
-                    let row = &mut acc[2 * half + p / 4];
-                    _mm256_storeu_si256(row.as_mut_ptr().add(8 * (p % 4)).cast(), s);
+                for p in 0..P {
+                    _mm256_storeu_si256(acc[0][p].as_mut_ptr().cast(), s0[p]);
+                    _mm256_storeu_si256(acc[1][p].as_mut_ptr().cast(), s1[p]);
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Lanes of AVX-512: eight residues a vector; 52-bit multiply-adds for pinned products, VNNI for bytes.
 
-use super::{DigitBlock, Field, Kernel, Lanes};
+use super::{DigitPlane, Field, Kernel, Lanes};
 use std::arch::x86_64::*;
 
 /// Proof that this machine has AVX-512 F, DQ, BW, VL, IFMA and VNNI: made by [`Avx512::detect`] only.
@@ -269,25 +269,41 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn digit_rows(self, weights: [&[[i16; 2]]; 4], digits: &[DigitBlock], acc: &mut [[i32; 32]; 4]) {
+    fn digit_rows<const P: usize>(
+        self,
+        weights: [&[[i16; 2]]; 4],
+        digits: &[[DigitPlane; P]],
+        acc: &mut [[[i32; 8]; P]; 4],
+    ) {
         let len = digits.len();
         assert!(weights.iter().all(|r| r.len() == len), "as many pairs of weights as of columns");
-        // SAFETY: the token proves AVX-512F and VNNI; `k < len`, checked equal above; a block is two aligned vectors, a
-        // pair of weights 4 bytes, a row of `acc` two vectors.
+        // SAFETY: the token proves AVX-512F, VL and VNNI; `k < len`, checked equal above; a plane is half a vector, a
+        // pair of weights 4 bytes, a row of `acc` P halves.
         unsafe {
-            let mut s = [_mm512_setzero_si512(); 8];
+            // Planes two by two, and the last one alone if their number is odd.
+            let (mut twos, mut ones) = ([[_mm512_setzero_si512(); 2]; 4], [_mm256_setzero_si256(); 4]);
             for k in 0..len {
-                let d = digits.as_ptr().add(k).cast::<__m512i>();
-                let (d0, d1) = (_mm512_load_si512(d), _mm512_load_si512(d.add(1)));
-                for r in 0..4 {
-                    let w = _mm512_set1_epi32(weights[r].as_ptr().add(k).cast::<i32>().read_unaligned());
-                    s[2 * r] = _mm512_dpwssd_epi32(s[2 * r], w, d0);
-                    s[2 * r + 1] = _mm512_dpwssd_epi32(s[2 * r + 1], w, d1);
+                let d: *const DigitPlane = digits.as_ptr().add(k).cast();
+                for (r, row) in weights.iter().enumerate() {
+                    let w = row.as_ptr().add(k).cast::<i32>().read_unaligned();
+                    let wide = _mm512_set1_epi32(w);
+                    for h in 0..P / 2 {
+                        twos[r][h] = _mm512_dpwssd_epi32(twos[r][h], wide, _mm512_loadu_si512(d.add(2 * h).cast()));
+                    }
+                    if P % 2 == 1 {
+                        let last = _mm256_loadu_si256(d.add(P - 1).cast());
+                        ones[r] = _mm256_dpwssd_epi32(ones[r], _mm512_castsi512_si256(wide), last);
+                    }
                 }
             }
             for (r, row) in acc.iter_mut().enumerate() {
-                _mm512_storeu_si512(row.as_mut_ptr().cast(), s[2 * r]);
-                _mm512_storeu_si512(row.as_mut_ptr().add(16).cast(), s[2 * r + 1]);
+                let row = row.as_mut_ptr();
+                for h in 0..P / 2 {
+                    _mm512_storeu_si512(row.add(2 * h).cast(), twos[r][h]);
+                }
+                if P % 2 == 1 {
+                    _mm256_storeu_si256(row.add(P - 1).cast(), ones[r]);
+                }
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Portable integer arithmetic behind the lane interface: slow, obvious, and the oracle of the others.
 
-use super::{DigitBlock, Field, Lanes};
+use super::{DigitPlane, Field, Lanes};
 
 /// Four lanes of portable Rust.
 #[derive(Clone, Copy)]
@@ -158,12 +158,19 @@ impl Lanes for Scalar {
         std::array::from_fn(|i| f64::from(at[i]))
     }
 
-    fn digit_rows(self, weights: [&[[i16; 2]]; 4], digits: &[DigitBlock], acc: &mut [[i32; 32]; 4]) {
+    fn digit_rows<const P: usize>(
+        self,
+        weights: [&[[i16; 2]]; 4],
+        digits: &[[DigitPlane; P]],
+        acc: &mut [[[i32; 8]; P]; 4],
+    ) {
         for (acc, row) in acc.iter_mut().zip(weights) {
-            *acc = [0; 32];
-            for (w, block) in row.iter().zip(digits) {
-                for (a, d) in acc.iter_mut().zip(block.0.as_chunks::<2>().0) {
-                    *a += i32::from(w[0]) * i32::from(d[0]) + i32::from(w[1]) * i32::from(d[1]);
+            *acc = [[0; 8]; P];
+            for (w, planes) in row.iter().zip(digits) {
+                for (acc, plane) in acc.iter_mut().zip(planes) {
+                    for (a, d) in acc.iter_mut().zip(plane.0.as_chunks::<2>().0) {
+                        *a += i32::from(w[0]) * i32::from(d[0]) + i32::from(w[1]) * i32::from(d[1]);
+                    }
                 }
             }
         }

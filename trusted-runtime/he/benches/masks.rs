@@ -64,7 +64,7 @@ struct Prices {
 
 fn evaluate(ring: &Ring, w: &Int8Matrix, words: &[u64]) -> Vec<u8> {
     let n = ring.n();
-    let mut digits = Digits::new(w.cols(), n).unwrap();
+    let mut digits = Digits::new(ring, w.cols(), n).unwrap();
     digits.set(0, words).unwrap();
     let mut out = vec![0; w.rows() * n];
     matmul::matmul(ring, w, 0..w.rows(), &digits, 0..n, &mut out).unwrap();

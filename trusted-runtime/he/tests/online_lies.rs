@@ -22,7 +22,7 @@ fn multiply(
     sums: &LaneSums,
 ) -> Verified<LaneAnswer> {
     let lanes = words.len() / w.cols();
-    let mut digits = Digits::new(w.cols(), lanes).unwrap();
+    let mut digits = Digits::new(ring, w.cols(), lanes).unwrap();
     digits.set(0, words).unwrap();
     let mut out = vec![0; w.rows() * lanes];
     matmul::matmul(ring, w, 0..w.rows(), &digits, 0..lanes, &mut out).unwrap();

@@ -10,7 +10,7 @@ fn ring() -> Ring {
 
 /// What an evaluator does: W·B, as messages of a few rows each.
 fn evaluate(ring: &Ring, w: &Int8Matrix, words: &[u64], lanes: usize, answer: &mut LaneAnswer) {
-    let mut digits = Digits::new(w.cols(), lanes).unwrap();
+    let mut digits = Digits::new(ring, w.cols(), lanes).unwrap();
     digits.set(0, words).unwrap();
     let rows = answer.rows();
     for first in rows.clone().step_by(7) {

@@ -59,7 +59,7 @@ impl Fake {
         let mut honest = Vec::new();
         if let Some((_, w)) = self.matrix(&header.matrix_id) {
             let (ring, lanes) = (&self.0.ring, header.lanes as usize);
-            let mut digits = Digits::new(w.cols(), lanes).unwrap();
+            let mut digits = Digits::new(ring, w.cols(), lanes).unwrap();
             for p in parts {
                 digits.set_from_wire(ring, p.first_col as usize, p.cols as usize, &p.words).unwrap();
             }
