@@ -7,7 +7,7 @@
 mod harness;
 
 use harness::{Client, Daemon, Pki};
-use kernels::{Int8Matrix, Tiling};
+use kernels::{Int8Matrix, Tiling, params::RINGS};
 use proto::v1::{
     HelloRequest, MatrixHeader, OnlineAnswer, OnlineJob, Residency, UploadChunk, online_answer, upload_chunk,
 };
@@ -119,6 +119,7 @@ async fn upload(client: &mut Client, rows: usize, cols: usize) -> Vec<u8> {
         tile_rows: size(tiling.tile_rows()),
         tile_cols: size(tiling.tile_cols()),
         residency: Residency::Fallback.into(),
+        params_id: RINGS[0].check().expect("checked").id().0.to_vec().into(),
     };
     let chunk = |body| UploadChunk { body: Some(body) };
     let mut chunks = vec![chunk(upload_chunk::Body::Header(header))];
@@ -136,8 +137,13 @@ async fn open(client: &mut Client) -> Line {
 
 async fn trip(line: &mut Line, id: &[u8], cols: usize) -> Trip {
     line.next += 1;
-    let job =
-        OnlineJob { job_id: line.next, matrix_id: id.to_vec().into(), vectors: 1, words: vec![7; 4 * cols].into() };
+    let job = OnlineJob {
+        job_id: line.next,
+        matrix_id: id.to_vec().into(),
+        vectors: 1,
+        words: vec![7; 4 * cols].into(),
+        word_bits: 32,
+    };
     let since = Instant::now();
     line.jobs.send(job).await.expect("open");
     let answer = line.answers.message().await.expect("goes on").expect("an answer");

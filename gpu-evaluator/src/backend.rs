@@ -61,6 +61,7 @@ fn cuda_driver() -> String {
 pub struct Matrix {
     id: MatrixId,
     name: String,
+    ring: Ring,
     tiling: Tiling,
     form: Form,
 }
@@ -96,7 +97,7 @@ impl Matrix {
             Residency::Pinned => Form::Pinned(PinnedTiles::encode(ring, tiling, &int8)?),
             Residency::Fallback | Residency::Unspecified => Form::Fallback(Arc::new(int8)),
         };
-        Ok(Self { id, name, tiling, form })
+        Ok(Self { id, name, ring: ring.clone(), tiling, form })
     }
 
     /// Digest of shape and content.
@@ -107,6 +108,11 @@ impl Matrix {
     /// The name its uploader gave it.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The ring of its tiles.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
     }
 
     /// How it is cut.
@@ -143,13 +149,8 @@ impl Matrix {
     ///
     /// # Errors
     /// A [`kernels::Error::Shape`] if a size does not fit.
-    pub fn answers(
-        &self,
-        ring: &Ring,
-        inputs: &Inputs,
-        tiles: Range<usize>,
-        out: &mut [u64],
-    ) -> Result<(), kernels::Error> {
+    pub fn answers(&self, inputs: &Inputs, tiles: Range<usize>, out: &mut [u64]) -> Result<(), kernels::Error> {
+        let ring = &self.ring;
         match &self.form {
             Form::Pinned(pinned) => pinned.answers(ring, inputs, tiles, out),
             Form::Fallback(int8) => kernels::answers_on_the_fly(ring, &self.tiling, int8, inputs, tiles, out),

@@ -1,19 +1,21 @@
 //! The door for matrix headers: protobuf in, a checked specification out.
 
-use crate::Error;
-use kernels::{MatrixId, Params, Tiling};
+use crate::{Error, rings::Rings};
+use kernels::{MatrixId, Ring, Tiling};
 use proto::v1::{MatrixHeader, Residency};
 
 /// Longest name of a matrix, in bytes.
 const MAX_NAME: usize = 128;
 
 /// A checked [`MatrixHeader`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct MatrixSpec {
     /// Digest that the content must have.
     pub id: MatrixId,
     /// For logs and metrics.
     pub name: String,
+    /// The ring of its tiles.
+    pub ring: Ring,
     /// Shape and cut, fitting the ring.
     pub tiling: Tiling,
     /// How the runtime would like it held.
@@ -21,11 +23,11 @@ pub struct MatrixSpec {
 }
 
 impl MatrixSpec {
-    /// Checks a header against the ring and the size limit.
+    /// Checks a header against the rings there are and the size limit.
     ///
     /// # Errors
     /// [`Error::Peer`] naming the field, what was found and what is allowed.
-    pub fn parse(header: &MatrixHeader, params: &Params, max_bytes: u64) -> Result<Self, Error> {
+    pub fn parse(header: &MatrixHeader, rings: &Rings, max_bytes: u64) -> Result<Self, Error> {
         let bad = |what: String| Err(Error::Peer(what));
         let id = parse_id(&header.matrix_id)?;
         let name = &header.name;
@@ -39,14 +41,15 @@ impl MatrixSpec {
                 header.rows, header.cols
             ));
         }
+        let ring = rings.find(&header.params_id).map_err(|e| Error::Peer(format!("matrix {name:?}: {e}")))?.clone();
         let [rows, cols, tile_rows, tile_cols] =
             [header.rows, header.cols, header.tile_rows, header.tile_cols].map(|x| x as usize);
-        let tiling = Tiling::new(rows, cols, tile_rows, tile_cols, params.n())
+        let tiling = Tiling::new(rows, cols, tile_rows, tile_cols, ring.n())
             .map_err(|e| Error::Peer(format!("matrix {name:?}: {e}")))?;
         let Ok(wish) = Residency::try_from(header.residency) else {
             return bad(format!("matrix {name:?}: residency is {}, allowed are 0 to 2", header.residency));
         };
-        Ok(Self { id, name: name.clone(), tiling, wish })
+        Ok(Self { id, name: name.clone(), ring, tiling, wish })
     }
 
     /// Size of the int8 matrix.

@@ -20,6 +20,7 @@ pub mod pool;
 pub mod precedence;
 pub mod reception;
 pub mod residency;
+pub mod rings;
 pub mod server;
 pub mod service;
 pub mod team;

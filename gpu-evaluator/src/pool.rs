@@ -1,7 +1,8 @@
 //! Buffers for input ciphertexts, reused from job to job, as far as they are small: the pages of a large one cost
 //! little beside its job, and much beside the matrices if they were kept.
 
-use kernels::{Inputs, Ring, Tiling};
+use crate::backend::Matrix;
+use kernels::Inputs;
 use std::{
     collections::HashMap,
     ops::{Deref, DerefMut},
@@ -13,12 +14,12 @@ use tokio::sync::OwnedSemaphorePermit;
 const KEEP: usize = 16 << 20;
 const KEEP_EACH: usize = 4 << 20;
 
-/// What buffers have in common that can stand for each other: vectors, matrix columns, tile columns.
-type Shape = (usize, usize, usize);
+/// What buffers have in common that can stand for each other: modulus, vectors, matrix columns, tile columns.
+type Shape = (u64, usize, usize, usize);
 
 /// Free buffers by shape.
+#[derive(Default)]
 pub struct Pool {
-    ring: Ring,
     free: Mutex<Free>,
 }
 
@@ -37,26 +38,17 @@ pub struct Loan {
 }
 
 impl Pool {
-    /// An empty pool.
-    pub fn new(ring: Ring) -> Arc<Self> {
-        Arc::new(Self { ring, free: Mutex::default() })
-    }
-
-    /// Memory that a buffer for `vectors` inputs of a matrix takes.
-    pub fn bytes_for(&self, vectors: usize, tiling: &Tiling) -> usize {
-        Inputs::bytes_for(&self.ring, tiling, vectors)
-    }
-
     /// A buffer for `vectors` inputs of a matrix; what it holds is arbitrary. `memory` is given back with it.
-    pub fn take(self: &Arc<Self>, vectors: usize, tiling: &Tiling, memory: OwnedSemaphorePermit) -> Loan {
-        let shape = (vectors, tiling.cols(), tiling.tile_cols());
+    pub fn take(self: &Arc<Self>, vectors: usize, matrix: &Matrix, memory: OwnedSemaphorePermit) -> Loan {
+        let (ring, tiling) = (matrix.ring(), matrix.tiling());
+        let shape = (ring.q(), vectors, tiling.cols(), tiling.tile_cols());
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let reused = free.by_shape.get_mut(&shape).and_then(Vec::pop);
         if let Some(inputs) = &reused {
             free.bytes -= inputs.bytes();
         }
         drop(free);
-        let inputs = reused.unwrap_or_else(|| Inputs::for_tiling(&self.ring, tiling, vectors));
+        let inputs = reused.unwrap_or_else(|| Inputs::for_tiling(ring, tiling, vectors));
         Loan { inputs: Some(inputs), shape, pool: Arc::clone(self), _memory: memory }
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     header::{MatrixSpec, short},
     metrics,
 };
-use kernels::{Int8Matrix, MatrixId, Ring};
+use kernels::{Int8Matrix, MatrixId, Ring, Tiling};
 use proto::v1::Residency;
 use std::{
     collections::HashMap,
@@ -20,7 +20,6 @@ use tokio::sync::watch;
 
 /// The resident matrices of this process.
 pub struct Store {
-    ring: Ring,
     budget: u64,
     cache: Option<Cache>,
     held: Mutex<Held>,
@@ -61,8 +60,8 @@ pub struct Slot {
 
 impl Store {
     /// An empty store of at most `budget` bytes.
-    pub fn new(ring: Ring, budget: u64, cache: Option<Cache>) -> Arc<Self> {
-        Arc::new(Self { ring, budget, cache, held: Mutex::default() })
+    pub fn new(budget: u64, cache: Option<Cache>) -> Arc<Self> {
+        Arc::new(Self { budget, cache, held: Mutex::default() })
     }
 
     /// Bytes allowed.
@@ -151,7 +150,7 @@ impl Store {
         }
         let free = self.budget.saturating_sub(held.used);
         let [pinned, fallback] =
-            [Residency::Pinned, Residency::Fallback].map(|r| bytes_for(&self.ring, &spec.tiling, r));
+            [Residency::Pinned, Residency::Fallback].map(|r| bytes_for(&spec.ring, &spec.tiling, r));
         let (residency, reserved) = if spec.wish != Residency::Fallback && pinned <= free {
             (Residency::Pinned, pinned)
         } else if fallback <= free {
@@ -206,7 +205,7 @@ impl Slot {
     fn encode(mut self, int8: Int8Matrix) -> Result<Arc<Matrix>, Error> {
         let spec = &self.spec;
         let matrix =
-            Arc::new(Matrix::new(&self.store.ring, (spec.id, spec.name.clone()), spec.tiling, int8, self.residency)?);
+            Arc::new(Matrix::new(&spec.ring, (spec.id, spec.name.clone()), spec.tiling, int8, self.residency)?);
         let mut held = self.store.lock();
         held.used = held.used - self.reserved + matrix.bytes();
         self.reserved = 0;
@@ -229,31 +228,36 @@ impl Drop for Slot {
 
 /// Two headers with one id must cut the matrix in the same way.
 fn same_cut(matrix: &Matrix, spec: &MatrixSpec) -> Result<(), Error> {
-    let (a, b) = (matrix.tiling(), &spec.tiling);
-    if a == b {
+    let (a, b) = ((matrix.tiling(), matrix.ring()), (&spec.tiling, &spec.ring));
+    if a.0 == b.0 && a.1.params() == b.1.params() {
         return Ok(());
     }
-    let show =
-        |t: &kernels::Tiling| format!("{}x{} in tiles of {}x{}", t.rows(), t.cols(), t.tile_rows(), t.tile_cols());
+    let show = |(t, ring): (&Tiling, &Ring)| {
+        let (q, rows, cols) = (ring.q(), t.rows(), t.cols());
+        format!("{rows}x{cols} in tiles of {}x{} modulo {q}", t.tile_rows(), t.tile_cols())
+    };
     Err(Error::Peer(format!("matrix {:?} is resident as {}, the header says {}", spec.name, show(a), show(b))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernels::{Tiling, params};
+    use kernels::params::RINGS;
 
     const BIG: usize = 16 * 128;
 
     fn store(budget: u64) -> Arc<Store> {
-        let ring = Ring::new(params::DEFAULT.check().expect("default")).expect("ring");
-        Store::new(ring, budget, None)
+        Store::new(budget, None)
+    }
+
+    fn ring(which: usize) -> Ring {
+        Ring::new(RINGS[which].check().expect("checked")).expect("ring")
     }
 
     fn matrix(seed: i8, wish: Residency) -> (MatrixSpec, Int8Matrix) {
         let int8 = Int8Matrix::new(16, 128, vec![seed; BIG]).expect("shape");
         let tiling = Tiling::new(16, 128, 16, 128, 2048).expect("fits");
-        (MatrixSpec { id: int8.id(), name: format!("m{seed}"), tiling, wish }, int8)
+        (MatrixSpec { id: int8.id(), name: format!("m{seed}"), ring: ring(0), tiling, wish }, int8)
     }
 
     fn slot(claim: Result<Claim, Error>) -> Slot {
@@ -302,11 +306,17 @@ mod tests {
         slot(store.claim(&spec)).fill(int8).expect("hash");
         spec.tiling = Tiling::new(16, 128, 8, 128, 2048).expect("fits");
         for err in [store.claim(&spec).err(), store.lookup(&spec).err()] {
-            assert!(
-                err.expect("other cut")
-                    .to_string()
-                    .contains("16x128 in tiles of 16x128, the header says 16x128 in tiles of 8x128")
-            );
+            let (err, q) = (err.expect("other cut").to_string(), spec.ring.q());
+            let both =
+                format!("16x128 in tiles of 16x128 modulo {q}, the header says 16x128 in tiles of 8x128 modulo {q}");
+            assert!(err.contains(&both), "{err}");
         }
+        let (mut spec, _) = matrix(1, Residency::Fallback);
+        spec.ring = ring(2);
+        let err = store.claim(&spec).err().expect("another ring").to_string();
+        assert!(
+            err.ends_with("modulo 35184368877569, the header says 16x128 in tiles of 16x128 modulo 2251799813554177"),
+            "{err}"
+        );
     }
 }

@@ -13,11 +13,11 @@ use crate::{
     precedence::Precedence,
     reception::Reception,
     residency::Store,
+    rings::Rings,
     service::{Parts, Service},
     team::Team,
     tls,
 };
-use kernels::{Ring, params};
 use proto::v1::evaluator_server::EvaluatorServer;
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tokio::{
@@ -41,8 +41,7 @@ const KEEPALIVE: Duration = Duration::from_secs(20);
 /// [`Error::Config`] for settings that cannot be used, [`Error::Platform`] for ports, files and threads.
 pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: bool) -> Result<(), Error> {
     let mut signals = Signals::watch(exit_with_parent)?;
-    let params = params::DEFAULT.check().map_err(|e| Error::Bug(e.to_string()))?;
-    let ring = Ring::new(params).map_err(|e| Error::Config(e.to_string()))?;
+    let rings = Rings::new()?;
     let backend = Backend::choose(config.backend)?;
     let cache = config.cache_dir.as_deref().map(Cache::open).transpose()?;
     let mut server = server(&config)?;
@@ -56,18 +55,18 @@ pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: boo
         tracing::info!("metrics on http://{}/metrics", metrics::serve(listen).await?);
     }
     let service = Service::new(Parts {
-        store: Store::new(ring.clone(), config.memory_budget, cache),
+        store: Store::new(config.memory_budget, cache),
         executor: Executor::start("multiply", config.threads, config.max_queued_jobs, || {})?,
         bulk: Executor::start("bulk", config.threads, config.max_queued_jobs, bulk::lower_priority)?,
-        team: Team::start(ring.isa(), config.threads)?,
+        team: Team::start(rings.isa(), config.threads)?,
         precedence: Arc::new(Precedence::default()),
-        pool: Pool::new(ring.clone()),
+        pool: Arc::new(Pool::default()),
         draining: draining.clone(),
         uploads: Arc::new(Semaphore::new(config.max_uploads)),
         streams: Arc::new(Semaphore::new(config.max_streams)),
         config: config.clone(),
         backend,
-        ring: ring.clone(),
+        rings: rings.clone(),
     });
     let evaluator = EvaluatorServer::new(service).max_decoding_message_size(config.max_message);
     health.set_serving::<EvaluatorServer<Service>>().await;
@@ -79,7 +78,7 @@ pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: boo
     tracing::info!(
         version = proto::VERSION,
         backend = backend.name(),
-        isa = ring.isa().name(),
+        isa = rings.isa().name(),
         threads = config.threads,
         memory_budget = config.memory_budget,
         "listening on {address}"

@@ -18,10 +18,11 @@ use crate::{
     config::Config,
     drain::Draining,
     executor::Executor,
-    header::{MatrixSpec, hex, parse_id, short},
+    header::{MatrixSpec, parse_id, short},
     pool::Pool,
     precedence::Precedence,
     residency::Store,
+    rings::Rings,
     team::Team,
     ticket::Outgoing,
     tiles::Tiles,
@@ -54,8 +55,8 @@ pub struct Service(Arc<Parts>);
 
 /// What the service is made of.
 pub struct Parts {
-    /// The ring in which everything is computed.
-    pub ring: Ring,
+    /// The rings of encrypted products.
+    pub rings: Rings,
     /// What multiplies.
     pub backend: Backend,
     /// Resident matrices.
@@ -107,8 +108,8 @@ impl Parts {
         self.store.matrix(&id).ok_or_else(absent)
     }
 
-    /// The weights of the resident matrix that a job names.
-    fn weights(&self, id: &[u8]) -> Result<Arc<Int8Matrix>, Refusal> {
+    /// The weights of the resident matrix that a job names, and its ring.
+    fn weights(&self, id: &[u8]) -> Result<(Ring, Arc<Int8Matrix>), Refusal> {
         let matrix = self.matrix(id)?;
         let weights = matrix.int8().ok_or_else(|| {
             (
@@ -122,7 +123,7 @@ impl Parts {
                 ),
             )
         })?;
-        Ok(Arc::clone(weights))
+        Ok((matrix.ring().clone(), Arc::clone(weights)))
     }
 
     /// Refuses a job that needs more memory than a whole stream may have.
@@ -182,11 +183,9 @@ type Answers<A> = futures::stream::Map<UnboundedReceiverStream<Outgoing<A>>, Lea
 impl Evaluator for Service {
     async fn hello(&self, request: Request<HelloRequest>) -> Result<Response<HelloResponse>, Status> {
         let (parts, hello) = (&self.0, request.into_inner());
-        let id = parts.ring.params().id();
         for (what, theirs, ours) in [
             ("protocol revision", hello.protocol.to_string(), proto::PROTOCOL.to_string()),
             ("version", shown(&hello.version), proto::VERSION.to_owned()),
-            ("ring parameters", hex(&hello.params_id[..hello.params_id.len().min(32)]), hex(&id.0)),
         ] {
             if theirs != ours {
                 tracing::warn!("refused a runtime: {what} {theirs}, the evaluator has {ours}");
@@ -195,12 +194,13 @@ impl Evaluator for Service {
                 );
             }
         }
+        let ring = parts.rings.find(&hello.params_id).inspect_err(|e| tracing::warn!("refused a runtime: {e}"))?;
         Ok(Response::new(HelloResponse {
             version: proto::VERSION.into(),
             protocol: proto::PROTOCOL,
-            params_id: id.0.to_vec().into(),
+            params_id: ring.params().id().0.to_vec().into(),
             backend: parts.backend.name().into(),
-            isa: parts.ring.isa().name().into(),
+            isa: parts.rings.isa().name().into(),
             threads: u32::try_from(parts.executor.threads()).unwrap_or(u32::MAX),
             memory_budget_bytes: parts.store.budget(),
             memory_used_bytes: parts.store.used(),
@@ -218,7 +218,7 @@ impl Evaluator for Service {
         }
         let specs = headers
             .iter()
-            .map(|h| MatrixSpec::parse(h, self.0.ring.params(), self.0.config.max_matrix))
+            .map(|h| MatrixSpec::parse(h, &self.0.rings, self.0.config.max_matrix))
             .collect::<Result<Vec<_>, _>>()?;
         let parts = Arc::clone(&self.0);
         // Matrices may come from the disk cache and be encoded here.

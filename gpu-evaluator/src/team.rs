@@ -9,7 +9,6 @@ use kernels::{Int8Matrix, Isa, gemv::Halves};
 use std::{
     collections::VecDeque,
     hint::spin_loop,
-    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -129,13 +128,11 @@ impl Product {
         Self { weights, halves: Halves::new(xs), vectors, rows: each, next, left, pieces }
     }
 
-    /// Appends the products of some of the vectors, [vectors][rows], as little-endian words.
-    pub fn append(&self, vectors: Range<usize>, out: &mut Vec<u8>) {
-        for vector in vectors {
-            for piece in self.pieces.iter().filter_map(OnceLock::get) {
-                let rows = piece.len() / self.vectors;
-                out.extend_from_slice(bytemuck::cast_slice(&piece[vector * rows..][..rows]));
-            }
+    /// Appends the product of one of the vectors, a word a row.
+    pub fn append(&self, vector: usize, out: &mut Vec<u32>) {
+        for piece in self.pieces.iter().filter_map(OnceLock::get) {
+            let rows = piece.len() / self.vectors;
+            out.extend_from_slice(&piece[vector * rows..][..rows]);
         }
     }
 
@@ -242,11 +239,10 @@ mod tests {
                 let xs: Vec<u32> = (0u32..).map(|i| i.wrapping_mul(0x9e37_79b9)).take(vectors * cols).collect();
                 let product = team.multiply(&weights, &xs, vectors).expect("no panic");
                 let mut found = Vec::new();
-                product.append(0..vectors, &mut found);
-                let expected: Vec<u8> = xs
+                (0..vectors).for_each(|vector| product.append(vector, &mut found));
+                let expected: Vec<u32> = xs
                     .chunks_exact(cols)
                     .flat_map(|x| (0..rows).map(|r| dot(weights.row(r), x)).collect::<Vec<_>>())
-                    .flat_map(u32::to_le_bytes)
                     .collect();
                 assert!(found == expected, "{rows}x{cols}, {vectors} vectors, {threads} threads");
             }

@@ -10,7 +10,7 @@ use crate::{
     timing::Clock,
 };
 use bytes::Bytes;
-use kernels::{Ring, wire};
+use kernels::wire;
 use proto::v1::{AnswerPart, FailureKind, JobFailure, JobTiming, TileAnswer, tile_answer::Body};
 use std::{
     ops::Range,
@@ -32,7 +32,6 @@ const MAX_COEFFICIENTS: usize = 1 << 15;
 
 /// A complete job.
 pub struct Tiles {
-    ring: Ring,
     matrix: Arc<Matrix>,
     inputs: Loan,
     ticket: Arc<Ticket<TileAnswer>>,
@@ -48,7 +47,6 @@ pub struct Tiles {
 impl Tiles {
     /// A job whose inputs are all there. `unpacking` is the time that took.
     pub fn new(
-        ring: &Ring,
         matrix: Arc<Matrix>,
         inputs: Loan,
         ticket: Arc<Ticket<TileAnswer>>,
@@ -64,7 +62,6 @@ impl Tiles {
         };
         let groups = tiling.tiles().div_ceil(group);
         Self {
-            ring: ring.clone(),
             matrix,
             inputs,
             ticket,
@@ -81,9 +78,10 @@ impl Tiles {
         let (tiling, vectors) = (self.matrix.tiling(), self.inputs.vectors());
         let rows = tiling.tile_row_range(tiles.end - 1).end - tiling.tile_row_range(tiles.start).start;
         words.resize(vectors * rows, 0);
-        self.matrix.answers(&self.ring, &self.inputs, tiles, words)?;
-        let mut message = Vec::with_capacity(wire::encoded_len(self.ring.params(), words.len()));
-        wire::encode(self.ring.params(), wire::Kind::Coefficients, words, &mut message);
+        self.matrix.answers(&self.inputs, tiles, words)?;
+        let params = self.matrix.ring().params();
+        let mut message = Vec::with_capacity(wire::encoded_len(params, words.len()));
+        wire::encode(params, wire::Kind::Coefficients, words, &mut message);
         Ok(message.into())
     }
 }

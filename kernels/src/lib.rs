@@ -23,6 +23,7 @@ mod short;
 mod slice;
 mod transform;
 pub mod wire;
+pub mod words;
 
 pub use error::Error;
 pub use fold::{Fold, Functional, IntFunctional};

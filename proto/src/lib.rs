@@ -15,7 +15,7 @@ pub mod v1 {
 }
 
 /// Revision of the evaluator protocol; both sides must hold the same.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// Version of this build, as exchanged in `Hello`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -10,7 +10,6 @@ use crate::{
     planner,
     progress::Progress,
 };
-use kernels::Ring;
 use serde::Serialize;
 use std::{
     fmt::{self, Write as _},
@@ -57,8 +56,6 @@ pub fn run(source: &str, with_fidelity: bool, json: bool) -> Result<(), Error> {
 
 fn measure(source: &str, progress: &Progress) -> Result<Vec<Measured>, Error> {
     let float = model::load_float(source, &progress.callback())?;
-    let params = kernels::params::DEFAULT.check().map_err(|e| Error::Bug(e.to_string()))?;
-    let ring = Ring::new(params).map_err(|e| Error::Config(e.to_string()))?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let report = progress.callback();
     let prompts = fidelity::questions(&float.tokenizer, float.chat.as_ref())?;
@@ -70,8 +67,9 @@ fn measure(source: &str, progress: &Progress) -> Result<Vec<Measured>, Error> {
     let mut all = Vec::new();
     for weights in [Weights::W8, Weights::W16] {
         let LoadedModel { linears, .. } = model::load(source, weights, &report)?;
+        let ring = planner::choose_ring(&linears)?;
         let plan = Arc::new(planner::plan(&ring, linears)?);
-        let local = LocalLinear::new(ring.clone(), plan, threads)?;
+        let local = LocalLinear::new(ring, plan, threads)?;
         for (text, passages) in &kinds {
             let figures = fidelity::compare(&float.model, passages, &local, &report)?;
             all.push(Measured { weights: weights.name(), text, agreement: figures.agreement(), figures });

@@ -6,8 +6,12 @@
 pub mod residency;
 pub mod tiling;
 
-use crate::{Error, linear::LinearId, model::quantize::QuantizedMatrix};
-use kernels::{Int8Matrix, Ring, Tiling};
+use crate::{
+    Error,
+    linear::LinearId,
+    model::quantize::{QuantizedMatrix, Weights},
+};
+use kernels::{Int8Matrix, Isa, Params, Ring, Tiling, params::RINGS};
 use std::collections::HashMap;
 use trusted_he::WeightNorms;
 
@@ -15,6 +19,10 @@ use trusted_he::WeightNorms;
 /// (uniform, 1/sqrt(12) of a step, 0.23 % of their size) would exceed the rounding of int8 weights, and
 /// with it the error that the choice of w8 already accepts.
 const LEAST_RMS: f64 = 128.0;
+/// What a ring should leave to be taken before wider ones, in int8 steps: then the rounding of activations adds at most a
+/// quarter to the variance that the rounding of weights causes. The lower plane of `w16` makes its steps 2^8 times as fine.
+const WANTED_RMS: f64 = 256.0;
+const WANTED_RMS_W16: f64 = 256.0 * WANTED_RMS;
 
 /// A matrix and how it is computed.
 pub struct PlannedMatrix {
@@ -55,6 +63,28 @@ impl Plan {
     }
 }
 
+/// The ring of a model: the narrowest of [`RINGS`] whose plaintext moduli leave every matrix as fine activations as its
+/// weights deserve, or the widest.
+///
+/// # Errors
+/// [`Error::Config`] if the instruction set that `BIFROST_ISA` asks for is not there.
+pub fn choose_ring(matrices: &[QuantizedMatrix]) -> Result<Ring, Error> {
+    let isa = Isa::detect().map_err(|e| Error::Config(e.to_string()))?;
+    let checked = |literal: kernels::ParamsLiteral| literal.check().map_err(|e| Error::Bug(e.to_string()));
+    let norms = matrices.iter().map(|m| measure(m, 1 << RINGS[0].log_n)).collect::<Result<Vec<_>, _>>()?;
+    for literal in RINGS {
+        let params = checked(literal)?;
+        let enough = |(m, measured): (&QuantizedMatrix, &Measured)| {
+            let wanted = if m.weights == Weights::W16 { WANTED_RMS_W16 } else { WANTED_RMS };
+            measured.room(&params).is_some_and(|(_, _, rms)| rms >= wanted)
+        };
+        if matrices.iter().zip(&norms).all(enough) {
+            return Ok(Ring::with_isa(params, isa));
+        }
+    }
+    Ok(Ring::with_isa(checked(kernels::params::DEFAULT)?, isa))
+}
+
 /// Plans every matrix.
 ///
 /// # Errors
@@ -72,8 +102,53 @@ pub fn plan(ring: &Ring, matrices: Vec<QuantizedMatrix>) -> Result<Plan, Error> 
     Ok(Plan { matrices: planned, index })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "sizes far below 2^53, compared with slack")]
 fn plan_matrix(ring: &Ring, matrix: QuantizedMatrix) -> Result<PlannedMatrix, Error> {
+    let measured = measure(&matrix, ring.n())?;
+    let refuse = |why: String| {
+        Error::Model(format!(
+            "{} ({}x{} int8, longest row {:.0}, heaviest tile {:.0}) does not fit the ring N = {}, log2 q = {:.1}: {why}",
+            matrix.id,
+            matrix.int8.rows(),
+            matrix.int8.cols(),
+            root(measured.longest),
+            root(measured.norms.tile_l2_squared),
+            ring.n(),
+            ring.params().log2_q()
+        ))
+    };
+    let (log2_t, norm_limit_squared, rms) = measured
+        .room(ring.params())
+        .ok_or_else(|| refuse("no plaintext modulus keeps decryption errors below 2^-60".into()))?;
+    if rms < LEAST_RMS {
+        return Err(refuse(format!(
+            "t = 2^{log2_t} leaves {rms:.1} steps of root mean square a vector entry, {LEAST_RMS} are needed"
+        )));
+    }
+    let Measured { tiling, norms, .. } = measured;
+    Ok(PlannedMatrix { matrix, tiling, log2_t, norm_limit_squared, norms })
+}
+
+/// What the weights of a matrix say about its noise and its outputs.
+struct Measured {
+    tiling: Tiling,
+    norms: WeightNorms,
+    /// Largest `||w_i||_2^2`.
+    longest: u64,
+}
+
+impl Measured {
+    /// log2 t, the largest `||x_int||_2^2` under it, and the root mean square of entries that this is; nothing if no t fits.
+    #[expect(clippy::cast_precision_loss, reason = "sizes far below 2^53, compared with slack")]
+    fn room(&self, params: &Params) -> Option<(u32, u64, f64)> {
+        let log2_t = self.norms.largest_log2_t(params)?;
+        // |y_i|^2 <= ||w_i||^2·||x_int||^2 <= (t/2 - 1)^2.
+        let half = (1u64 << (log2_t - 1)) - 1;
+        let limit = (half * half).checked_div(self.longest).unwrap_or(u64::MAX);
+        Some((log2_t, limit, (limit as f64 / self.tiling.cols() as f64).sqrt()))
+    }
+}
+
+fn measure(matrix: &QuantizedMatrix, n: usize) -> Result<Measured, Error> {
     let (id, w) = (matrix.id, &matrix.int8);
     let planes = crate::linear::integer::planes(matrix.weights);
     if w.rows() != matrix.rows * planes || matrix.scales.len() != matrix.rows {
@@ -84,7 +159,7 @@ fn plan_matrix(ring: &Ring, matrix: QuantizedMatrix) -> Result<PlannedMatrix, Er
             matrix.scales.len()
         )));
     }
-    let tiling = tiling::choose(w.rows(), w.cols(), ring.n())?;
+    let tiling = tiling::choose(w.rows(), w.cols(), n)?;
     let rows = row_norms(w);
     let norms = WeightNorms {
         tile_l2_squared: (0..tiling.tiles())
@@ -93,31 +168,12 @@ fn plan_matrix(ring: &Ring, matrix: QuantizedMatrix) -> Result<PlannedMatrix, Er
             .unwrap_or(0),
         row_l1: rows.iter().map(|r| r.l1).max().unwrap_or(0),
     };
-    let longest = rows.iter().map(|r| r.l2_squared).max().unwrap_or(0);
-    let refuse = |why: String| {
-        Error::Model(format!(
-            "{id} ({}x{} int8, longest row {:.0}, heaviest tile {:.0}) does not fit the ring N = {}, log2 q = {:.1}: {why}",
-            w.rows(),
-            w.cols(),
-            (longest as f64).sqrt(),
-            (norms.tile_l2_squared as f64).sqrt(),
-            ring.n(),
-            ring.params().log2_q()
-        ))
-    };
-    let log2_t = norms
-        .largest_log2_t(ring.params())
-        .ok_or_else(|| refuse("no plaintext modulus keeps decryption errors below 2^-60".into()))?;
-    // |y_i|^2 <= ||w_i||^2·||x_int||^2 <= (t/2 - 1)^2.
-    let half = (1u64 << (log2_t - 1)) - 1;
-    let norm_limit_squared = (half * half).checked_div(longest).unwrap_or(u64::MAX);
-    let rms = (norm_limit_squared as f64 / w.cols() as f64).sqrt();
-    if rms < LEAST_RMS {
-        return Err(refuse(format!(
-            "t = 2^{log2_t} leaves {rms:.1} steps of root mean square a vector entry, {LEAST_RMS} are needed"
-        )));
-    }
-    Ok(PlannedMatrix { matrix, tiling, log2_t, norm_limit_squared, norms })
+    Ok(Measured { tiling, norms, longest: rows.iter().map(|r| r.l2_squared).max().unwrap_or(0) })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn root(squared: u64) -> f64 {
+    (squared as f64).sqrt()
 }
 
 struct RowNorms {
@@ -141,7 +197,7 @@ fn square(x: i8) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{linear::Group, model::quantize::Weights, planner::residency::Wish};
+    use crate::{linear::Group, planner::residency::Wish};
     use kernels::{PinnedTiles, params::DEFAULT};
     use proto::v1::Residency;
 
@@ -169,6 +225,26 @@ mod tests {
         let half = 1u64 << (m.log2_t - 1);
         assert!(u128::from(row) * u128::from(m.norm_limit_squared) < u128::from(half) * u128::from(half));
         assert!(plan.matrix(LinearId { layer: 4, group: Group::Down }).is_err());
+    }
+
+    #[test]
+    fn wide_rows_and_fine_weights_take_wider_rings() {
+        let bits = |matrices: Vec<QuantizedMatrix>| choose_ring(&matrices).unwrap().params().bits();
+        assert_eq!(bits(vec![matrix(0, 576, 1536, mixed)]), 45);
+        assert_eq!(bits(vec![matrix(0, 576, 1536, mixed), matrix(1, 64, 8192, mixed)]), 47);
+        let w16 = |m: QuantizedMatrix| QuantizedMatrix {
+            weights: Weights::W16,
+            rows: m.rows / 2,
+            scales: vec![1.0; m.rows / 2],
+            ..m
+        };
+        assert_eq!(bits(vec![w16(matrix(0, 1152, 576, mixed))]), 51);
+        // The widest does not fit either, and planning says so.
+        assert_eq!(bits(vec![matrix(0, 64, 60_000, |_| 127)]), 51);
+        let narrow = choose_ring(&[matrix(0, 576, 1536, mixed)]).unwrap();
+        let plan = plan(&narrow, vec![matrix(0, 576, 1536, mixed)]).unwrap();
+        let rms = (plan.matrices[0].norm_limit_squared as f64 / 1536.0).sqrt();
+        assert!(rms >= WANTED_RMS && plan.matrices[0].log2_t < 30, "{rms}");
     }
 
     #[test]

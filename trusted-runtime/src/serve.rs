@@ -123,12 +123,9 @@ async fn build(
     draining: &CancellationToken,
     abort: &CancellationToken,
 ) -> Result<Served, Error> {
-    let params = kernels::params::DEFAULT.check().map_err(|e| Error::Bug(e.to_string()))?;
-    let ring = Ring::new(params).map_err(|e| Error::Config(e.to_string()))?;
     let threads = config.compute_threads();
+    let Loaded { model, tokenizer, chat, ring, plan } = load(config).await?;
     tracing::info!(isa = ring.isa().name(), threads, n = ring.n(), log2_q = ring.params().log2_q(), "ring arithmetic");
-    let loaded = load(config, &ring).await?;
-    let Loaded { model, tokenizer, chat, plan } = loaded;
     let (model, tokenizer) = (Arc::new(model), Arc::new(tokenizer));
     let runner = |linear: Arc<dyn Linear>| ModelRunner::new(model.clone(), tokenizer.clone(), linear);
 
@@ -184,13 +181,14 @@ struct Loaded {
     model: model::Model,
     tokenizer: model::Tokenizer,
     chat: Option<model::ChatTemplate>,
+    ring: Ring,
     plan: Arc<Plan>,
 }
 
 /// Reads, quantizes and plans the model on a thread of its own.
-async fn load(config: &Config, ring: &Ring) -> Result<Loaded, Error> {
+async fn load(config: &Config) -> Result<Loaded, Error> {
     let (source, sha256) = (config.model.source.clone(), config.model.sha256.clone());
-    let (weights, ring) = (weights(config), ring.clone());
+    let weights = weights(config);
     let work = move || {
         let began = Instant::now();
         let progress = Progress::default();
@@ -200,6 +198,7 @@ async fn load(config: &Config, ring: &Ring) -> Result<Loaded, Error> {
             progress: &progress.callback(),
         };
         let LoadedModel { model, tokenizer, chat, linears, .. } = model::load_with(&options, weights)?;
+        let ring = planner::choose_ring(&linears)?;
         let plan = Arc::new(planner::plan(&ring, linears)?);
         let c = model.config();
         tracing::info!(
@@ -211,7 +210,7 @@ async fn load(config: &Config, ring: &Ring) -> Result<Loaded, Error> {
             "model loaded in {:.1} s",
             began.elapsed().as_secs_f64()
         );
-        Ok(Loaded { model, tokenizer, chat, plan })
+        Ok(Loaded { model, tokenizer, chat, ring, plan })
     };
     tokio::task::spawn_blocking(work).await.map_err(|_| Error::Bug("loading the model panicked".into()))?
 }

@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use kernels::{Ring, params::DEFAULT};
 use serde_json::Value;
 use std::{
     io::Write,
@@ -256,8 +255,9 @@ fn smollm2_keeps_its_choices_as_integers() {
 
 /// Fidelity of the integer semantics, printed.
 fn measure(source: &str, float: &FloatModel, weights: Weights, passages: &[Passage]) -> Fidelity {
-    let ring = Ring::new(DEFAULT.check().unwrap()).unwrap();
-    let plan = planner::plan(&ring, model::load(source, weights, &quiet).unwrap().linears).unwrap();
+    let linears = model::load(source, weights, &quiet).unwrap().linears;
+    let ring = planner::choose_ring(&linears).unwrap();
+    let plan = planner::plan(&ring, linears).unwrap();
     let local = LocalLinear::new(ring, Arc::new(plan), 2).unwrap();
     let f = fidelity::compare(&float.model, passages, &local, &quiet).unwrap();
     eprintln!(

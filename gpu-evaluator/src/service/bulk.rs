@@ -9,7 +9,7 @@ use crate::{
     ticket::Ticket,
     timing::Clock,
 };
-use kernels::{Digits, Int8Matrix};
+use kernels::{Digits, Int8Matrix, Ring};
 use proto::v1::{BulkAnswer, BulkHeader, BulkJob, BulkRows, FailureKind, bulk_job};
 use std::{
     ops::Range,
@@ -32,6 +32,7 @@ pub(super) struct Columns {
 
 /// Rows of W times a B of so many lanes.
 pub(super) struct Request {
+    ring: Ring,
     weights: Arc<Int8Matrix>,
     rows: Range<usize>,
     lanes: usize,
@@ -55,11 +56,11 @@ impl Receiving for Columns {
 
     fn check(parts: &Parts, header: &BulkHeader) -> Result<Asked<Request>, Refusal> {
         let malformed = |what: String| Err((FailureKind::Malformed, what));
-        let (lanes, n) = (header.lanes as usize, parts.ring.n());
+        let (ring, weights) = parts.weights(&header.matrix_id)?;
+        let (lanes, n) = (header.lanes as usize, ring.n());
         if lanes == 0 || !lanes.is_multiple_of(Digits::LANES) || lanes > n {
             return malformed(format!("{lanes} lanes, allowed are multiples of {} up to {n}", Digits::LANES));
         }
-        let weights = parts.weights(&header.matrix_id)?;
         let (first, count) = (header.first_row as usize, header.rows as usize);
         if count == 0 || count > weights.rows() || first > weights.rows() - count {
             return malformed(format!(
@@ -68,19 +69,20 @@ impl Receiving for Columns {
                 weights.rows()
             ));
         }
-        let bytes = Digits::bytes_for(&parts.ring, weights.cols(), lanes);
-        let request = Request { weights, rows: first..first + count, lanes };
+        let bytes = Digits::bytes_for(&ring, weights.cols(), lanes);
+        let request = Request { ring, weights, rows: first..first + count, lanes };
         Ok(Asked { request, bytes, deadline_ms: header.deadline_ms })
     }
 
     fn begin(
-        parts: &Parts,
+        _parts: &Parts,
         request: Request,
         ticket: Arc<Ticket<BulkAnswer>>,
         memory: OwnedSemaphorePermit,
     ) -> Result<Self, Refusal> {
         let missing = request.weights.cols();
-        let digits = Digits::new(&parts.ring, missing, request.lanes).map_err(|e| (FailureKind::Malformed, e.to_string()))?;
+        let digits =
+            Digits::new(&request.ring, missing, request.lanes).map_err(|e| (FailureKind::Malformed, e.to_string()))?;
         Ok(Self { ticket, request, digits, memory, seen: vec![false; missing], missing, unpacking: Duration::ZERO })
     }
 
@@ -88,7 +90,7 @@ impl Receiving for Columns {
         &self.ticket
     }
 
-    fn part(&mut self, parts: &Parts, part: &BulkRows) -> Result<(), String> {
+    fn part(&mut self, _parts: &Parts, part: &BulkRows) -> Result<(), String> {
         let started = Instant::now();
         let (first, count, cols) = (part.first_col as usize, part.cols as usize, self.seen.len());
         if count == 0 || count > cols || first > cols - count {
@@ -98,8 +100,8 @@ impl Receiving for Columns {
         if let Some(twice) = seen.iter().position(|&s| s) {
             return Err(format!("column {} came twice", first + twice));
         }
-        let digits = &mut self.digits;
-        let set = || digits.set_from_wire(&parts.ring, first, count, &part.words);
+        let (digits, ring) = (&mut self.digits, &self.request.ring);
+        let set = || digits.set_from_wire(ring, first, count, &part.words);
         super::unpack(part.words.len(), set).map_err(|e| e.to_string())?;
         seen.fill(true);
         self.missing -= count;
@@ -117,7 +119,7 @@ impl Receiving for Columns {
 
     fn submit(self, parts: &Parts) {
         parts.bulk.submit(Bulk {
-            ring: parts.ring.clone(),
+            ring: self.request.ring,
             weights: self.request.weights,
             rows: self.request.rows,
             digits: self.digits,

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{backend::Matrix, pool::Loan, ticket::Ticket, tiles::Tiles};
 use bytes::Bytes;
-use kernels::{Ring, wire};
+use kernels::{Inputs, Ring, wire};
 use proto::v1::{JobHeader, JobPart, TileAnswer, TileJob, tile_job};
 use std::{
     sync::Arc,
@@ -45,7 +45,7 @@ impl Receiving for Blocks {
     fn check(parts: &Parts, header: &JobHeader) -> Result<Asked<Self::Request>, Refusal> {
         let vectors = super::vectors(header.vectors)?;
         let matrix = parts.matrix(&header.matrix_id)?;
-        let bytes = parts.pool.bytes_for(vectors, matrix.tiling());
+        let bytes = Inputs::bytes_for(matrix.ring(), matrix.tiling(), vectors);
         Ok(Asked { request: (matrix, vectors), bytes, deadline_ms: header.deadline_ms })
     }
 
@@ -55,7 +55,7 @@ impl Receiving for Blocks {
         ticket: Arc<Ticket<TileAnswer>>,
         memory: OwnedSemaphorePermit,
     ) -> Result<Self, Refusal> {
-        let inputs = parts.pool.take(vectors, matrix.tiling(), memory);
+        let inputs = parts.pool.take(vectors, &matrix, memory);
         let missing = inputs.vectors() * inputs.blocks();
         Ok(Self { ticket, matrix, inputs, seen: vec![false; missing], missing, unpacking: Duration::ZERO })
     }
@@ -64,14 +64,14 @@ impl Receiving for Blocks {
         &self.ticket
     }
 
-    fn part(&mut self, parts: &Parts, part: &JobPart) -> Result<(), String> {
+    fn part(&mut self, _parts: &Parts, part: &JobPart) -> Result<(), String> {
         let started = Instant::now();
         let (vectors, blocks) = (self.inputs.vectors(), self.inputs.blocks());
         let (vector, first) = (part.vector as usize, part.first_block as usize);
         if vector >= vectors {
             return Err(format!("part for vector {vector}, the job has {vectors}"));
         }
-        let count = polynomials(&parts.ring, &part.blocks)?;
+        let count = polynomials(self.matrix.ring(), &part.blocks)?;
         if count == 0 || count > blocks || first > blocks - count {
             return Err(format!(
                 "blocks {first}..{} of vector {vector}, the matrix has {blocks}",
@@ -101,7 +101,7 @@ impl Receiving for Blocks {
 
     fn submit(self, parts: &Parts) {
         let urgent = parts.precedence.urgent();
-        let job = Tiles::new(&parts.ring, self.matrix, self.inputs, self.ticket, self.unpacking, urgent);
+        let job = Tiles::new(self.matrix, self.inputs, self.ticket, self.unpacking, urgent);
         parts.executor.submit(job);
     }
 }

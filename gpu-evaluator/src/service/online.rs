@@ -3,20 +3,21 @@
 
 use super::{Parts, Refusal, remembered::Remembered};
 use crate::{
+    Error,
     drain::Draining,
     metrics::{self, Outcome, Stream},
     timing::timing,
 };
 use bytes::Bytes;
 use futures::FutureExt;
-use kernels::Int8Matrix;
+use kernels::{
+    Int8Matrix,
+    words::{self, pack, packed_len, unpack},
+};
 use proto::v1::{FailureKind, JobFailure, OnlineAnswer, OnlineJob, online_answer::Body};
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 use tokio::{sync::OwnedSemaphorePermit, task::block_in_place};
 use tonic::{Status, Streaming};
-
-#[cfg(not(target_endian = "little"))]
-compile_error!("the words of online jobs are little-endian and are used as they come");
 
 /// Vectors in one pass over the weights at most.
 const PASS: usize = super::MAX_VECTORS as usize;
@@ -44,7 +45,9 @@ struct Job {
     id: u64,
     weights: Arc<Int8Matrix>,
     vectors: usize,
-    /// [vectors][cols].
+    /// Bits of a word, 1 to 32.
+    bits: u32,
+    /// [vectors][cols], packed.
     words: Bytes,
     arrived: Instant,
 }
@@ -127,24 +130,32 @@ impl Online {
         bytes
     }
 
-    fn check(&mut self, OnlineJob { job_id, matrix_id, vectors, words }: OnlineJob) -> Result<Job, Refusal> {
+    fn check(&mut self, job: OnlineJob) -> Result<Job, Refusal> {
+        let OnlineJob { job_id, matrix_id, vectors, words, word_bits: bits } = job;
         let arrived = Instant::now();
         let malformed = |what: String| Err((FailureKind::Malformed, what));
         if !self.seen.insert(job_id) {
             return malformed(format!("job id {job_id} is used twice"));
         }
         let vectors = super::vectors(vectors)?;
-        let weights = self.parts.weights(&matrix_id)?;
+        let (_, weights) = self.parts.weights(&matrix_id)?;
         let cols = weights.cols();
-        if words.len() != vectors * cols * WORD {
+        if !(1..=u32::BITS).contains(&bits) {
+            return malformed(format!("{bits} bits a word, allowed are 1 to 32"));
+        }
+        let expected = vectors * packed_len(bits, cols);
+        if words.len() != expected {
             return malformed(format!(
-                "{} bytes, {vectors} vectors of {cols} words are {}",
-                words.len(),
-                vectors * cols * WORD
+                "{} bytes, {vectors} vectors of {cols} words of {bits} bits are {expected}",
+                words.len()
             ));
         }
+        let vector = |bytes| words::check(bits, bytes, cols);
+        if let Err(e) = words.chunks(packed_len(bits, cols)).try_for_each(vector) {
+            return malformed(e.to_string());
+        }
         self.parts.allow(vectors * (cols + weights.rows()) * WORD)?;
-        Ok(Job { id: job_id, weights, vectors, words, arrived })
+        Ok(Job { id: job_id, weights, vectors, bits, words, arrived })
     }
 
     /// One pass over the weights of the oldest job, for all waiting jobs that want them.
@@ -153,26 +164,26 @@ impl Online {
         let Some(Job { weights, .. }) = jobs.first() else { return };
         let (started, _urgent) = (Instant::now(), self.parts.precedence.urgent());
         let vectors = jobs.iter().map(|j| j.vectors).sum();
-        let mut xs = vec![0u32; vectors * weights.cols()];
-        let mut rest: &mut [u8] = bytemuck::cast_slice_mut(&mut xs);
-        for job in &jobs {
-            let (words, behind) = rest.split_at_mut(job.words.len());
-            words.copy_from_slice(&job.words);
-            rest = behind;
-        }
-        let team = &self.parts.team;
+        let (cols, team) = (weights.cols(), &self.parts.team);
+        let mut xs = vec![0u32; vectors * cols];
+        let unpacked = unpack_all(&jobs, cols, &mut xs);
         let product = match weights.data().len().saturating_mul(vectors) < BRIEF {
             true => team.multiply(weights, &xs, vectors),
             false => block_in_place(|| team.multiply(weights, &xs, vectors)),
         };
-        let mut first = 0;
+        let product = unpacked.and(product);
+        let (mut first, mut rows) = (0, Vec::with_capacity(weights.rows()));
         for job in &jobs {
             let taken = first..first + job.vectors;
             first = taken.end;
             match &product {
                 Ok(product) => {
-                    let mut words = Vec::with_capacity(job.vectors * weights.rows() * WORD);
-                    product.append(taken, &mut words);
+                    let mut words = Vec::with_capacity(job.vectors * packed_len(job.bits, weights.rows()));
+                    for vector in taken {
+                        rows.clear();
+                        product.append(vector, &mut rows);
+                        pack(job.bits, &rows, &mut words);
+                    }
                     metrics::bytes_out(Stream::Online, words.len());
                     metrics::job(Stream::Online, Outcome::Answered);
                     let timing = timing(Stream::Online, started - job.arrived, started.elapsed());
@@ -193,6 +204,14 @@ impl Online {
         let failure = JobFailure { kind: kind.into(), message };
         self.answers.push_back(OnlineAnswer { job_id, body: Some(Body::Failure(failure)), timing: None });
     }
+}
+
+/// The words of all vectors, [vectors][cols].
+fn unpack_all(jobs: &[Job], cols: usize, xs: &mut [u32]) -> Result<(), Error> {
+    let packed =
+        jobs.iter().flat_map(|job| job.words.chunks(packed_len(job.bits, cols)).map(|bytes| (job.bits, bytes)));
+    // They were checked when the jobs came.
+    packed.zip(xs.chunks_exact_mut(cols)).try_for_each(|((bits, bytes), x)| Ok(unpack(bits, bytes, x)?))
 }
 
 /// Takes the oldest waiting job and those that can share its pass over the weights.
@@ -222,6 +241,7 @@ mod tests {
             id,
             weights: Arc::clone(weights),
             vectors,
+            bits: 32,
             words: Bytes::new(),
             arrived: Instant::now(),
         };

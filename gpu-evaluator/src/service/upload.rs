@@ -34,7 +34,7 @@ pub(super) async fn receive(
     let Some(UploadChunk { body: Some(Body::Header(header)) }) = next(&mut chunks).await? else {
         return Err(Error::Peer("an upload starts with a matrix header".into()).into());
     };
-    let spec = MatrixSpec::parse(&header, parts.ring.params(), parts.config.max_matrix)?;
+    let spec = MatrixSpec::parse(&header, &parts.rings, parts.config.max_matrix)?;
     let (progress, receiver) = mpsc::channel(4);
     let place = Arc::clone(&parts.uploads)
         .acquire_owned()

@@ -53,7 +53,7 @@ impl Weights {
     pub(crate) fn job(&self, job_id: u64, vectors: usize) -> OnlineJob {
         let words: Vec<u8> = self.words(job_id, vectors).into_iter().flat_map(u32::to_le_bytes).collect();
         let vectors = u32::try_from(vectors).expect("small");
-        OnlineJob { job_id, matrix_id: self.id(), vectors, words: words.into() }
+        OnlineJob { job_id, matrix_id: self.id(), vectors, words: words.into(), word_bits: 32 }
     }
 
     /// The products of those words, by the definition.
@@ -147,9 +147,17 @@ async fn a_bad_job_fails_alone() {
         (with(&|j| j.matrix_id = vec![1; 5].into()), FailureKind::Malformed, "matrix id of 5 bytes, expected 32"),
         (with(&|j| j.vectors = 0), FailureKind::Malformed, "0 vectors, allowed are 1 to 64"),
         (with(&|j| j.vectors = 65), FailureKind::Malformed, "65 vectors, allowed are 1 to 64"),
-        (with(&|j| j.vectors = 1), FailureKind::Malformed, "800 bytes, 1 vectors of 100 words are 400"),
-        (with(&|j| j.words = j.words.slice(1..)), FailureKind::Malformed, "799 bytes, 2 vectors of 100 words are 800"),
-        (with(&|j| j.words = Bytes::new()), FailureKind::Malformed, "0 bytes, 2 vectors of 100 words are 800"),
+        (with(&|j| j.vectors = 1), FailureKind::Malformed, "800 bytes, 1 vectors of 100 words of 32 bits are 400"),
+        (
+            with(&|j| j.words = j.words.slice(1..)),
+            FailureKind::Malformed,
+            "799 bytes, 2 vectors of 100 words of 32 bits are 800",
+        ),
+        (
+            with(&|j| j.words = Bytes::new()),
+            FailureKind::Malformed,
+            "0 bytes, 2 vectors of 100 words of 32 bits are 800",
+        ),
         (tall.job(1, 64), FailureKind::Malformed, "the job needs 1282048 bytes, a stream may hold 1048576"),
         (pinned.job(1, 1), FailureKind::Malformed, held),
     ];

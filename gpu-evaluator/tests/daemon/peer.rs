@@ -59,6 +59,7 @@ impl Weights {
             tile_rows: size(self.tiling.tile_rows()),
             tile_cols: size(self.tiling.tile_cols()),
             residency: residency.into(),
+            params_id: scalar_ring().params().id().0.to_vec().into(),
         }
     }
 

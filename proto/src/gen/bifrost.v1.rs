@@ -100,6 +100,9 @@ pub struct MatrixHeader {
     /// What the runtime's plan asks for; UNSPECIFIED leaves it to the evaluator's budget.
     #[prost(enumeration = "Residency", tag = "7")]
     pub residency: i32,
+    /// The ring of the tiles: one of those that Hello agreed to.
+    #[prost(bytes = "bytes", tag = "8")]
+    pub params_id: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LookupRequest {
@@ -241,7 +244,7 @@ pub struct JobFailure {
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
 }
-/// One message is one job: y = W·x mod 2^32 for each vector. Jobs are answered as they finish.
+/// One message is one job: y = W·x mod 2^word_bits for each vector. Jobs are answered as they finish.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OnlineJob {
     #[prost(uint64, tag = "1")]
@@ -251,9 +254,12 @@ pub struct OnlineJob {
     /// 1 ..= 64.
     #[prost(uint32, tag = "3")]
     pub vectors: u32,
-    /// Little-endian 32-bit words, \[vectors\]\[cols\].
+    /// \[vectors\]\[cols\] in kernels::words format: word_bits bits each, every vector a whole number of bytes.
     #[prost(bytes = "bytes", tag = "4")]
     pub words: ::prost::bytes::Bytes,
+    /// 1 ..= 32.
+    #[prost(uint32, tag = "5")]
+    pub word_bits: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OnlineAnswer {
@@ -268,7 +274,7 @@ pub struct OnlineAnswer {
 pub mod online_answer {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Body {
-        /// Little-endian 32-bit words, \[vectors\]\[rows\].
+        /// \[vectors\]\[rows\], as the job's words.
         #[prost(bytes, tag = "2")]
         Words(::prost::bytes::Bytes),
         #[prost(message, tag = "3")]
@@ -488,7 +494,8 @@ pub mod evaluator_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Exchanges versions and parameter digests. A mismatch is FAILED_PRECONDITION and names both sides.
+        /// Exchanges versions and parameter digests. A mismatch is FAILED_PRECONDITION and names both sides. An evaluator
+        /// knows several rings; a runtime asks for the one it needs.
         pub async fn hello(
             &mut self,
             request: impl tonic::IntoRequest<super::HelloRequest>,
@@ -583,7 +590,7 @@ pub mod evaluator_client {
                 .insert(GrpcMethod::new("bifrost.v1.Evaluator", "Multiply"));
             self.inner.streaming(req, path, codec).await
         }
-        /// Products with one-time-padded vectors, modulo 2^32. Goes before every other kind of work.
+        /// Products with one-time-padded vectors, modulo a power of two. Goes before every other kind of work.
         pub async fn online(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::OnlineJob>,
@@ -647,7 +654,8 @@ pub mod evaluator_server {
     /// Generated trait containing gRPC methods that should be implemented for use with EvaluatorServer.
     #[async_trait]
     pub trait Evaluator: std::marker::Send + std::marker::Sync + 'static {
-        /// Exchanges versions and parameter digests. A mismatch is FAILED_PRECONDITION and names both sides.
+        /// Exchanges versions and parameter digests. A mismatch is FAILED_PRECONDITION and names both sides. An evaluator
+        /// knows several rings; a runtime asks for the one it needs.
         async fn hello(
             &self,
             request: tonic::Request<super::HelloRequest>,
@@ -686,7 +694,7 @@ pub mod evaluator_server {
             >
             + std::marker::Send
             + 'static;
-        /// Products with one-time-padded vectors, modulo 2^32. Goes before every other kind of work.
+        /// Products with one-time-padded vectors, modulo a power of two. Goes before every other kind of work.
         async fn online(
             &self,
             request: tonic::Request<tonic::Streaming<super::OnlineJob>>,

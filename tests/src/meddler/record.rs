@@ -10,18 +10,14 @@ use std::collections::{HashMap, HashSet};
 
 /// The degree of the ring, and the lanes in which the public polynomials are sent.
 const N: usize = 2048;
-/// Differences of padded words are looked at modulo this, which every modulus of activations is a multiple of.
-const WINDOW: u32 = 1 << 26;
-/// Activations differ by less than this.
-const NEAR: u32 = 1 << 23;
 
 /// What a runtime has sent.
 #[derive(Default)]
 pub struct Record {
     /// Polynomials of encrypted activations, rows of encrypted masks.
     ciphertexts: HashSet<Bytes>,
-    /// Padded vectors, by matrix.
-    padded: HashMap<Bytes, Vec<Vec<u32>>>,
+    /// Bits of a word and padded vectors, by matrix.
+    padded: HashMap<Bytes, (u32, Vec<Vec<u32>>)>,
     sent: Sent,
     repeated: Vec<String>,
 }
@@ -77,11 +73,11 @@ impl Record {
     }
 
     pub(super) fn online(&mut self, job: &OnlineJob) {
-        let words: Vec<u32> = job.words.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
-        let known = self.padded.entry(Bytes::copy_from_slice(&job.matrix_id)).or_default();
-        for vector in words.chunks(words.len() / job.vectors.max(1) as usize) {
+        let id = Bytes::copy_from_slice(&job.matrix_id);
+        let (_, known) = self.padded.entry(id).or_insert((job.word_bits, Vec::new()));
+        for vector in job.words.chunks(job.words.len() / job.vectors.max(1) as usize) {
             self.sent.vectors += 1;
-            known.push(vector.to_vec());
+            known.push(unpacked(job.word_bits as usize, vector));
         }
     }
 
@@ -95,9 +91,9 @@ impl Record {
     /// What came twice.
     pub(super) fn nothing_came_twice(&self) -> anyhow::Result<()> {
         anyhow::ensure!(self.repeated.is_empty(), "came twice: {}", self.repeated.join(", "));
-        for vectors in self.padded.values() {
+        for (bits, vectors) in self.padded.values() {
             for (i, vector) in vectors.iter().enumerate() {
-                let twice = vectors[..i].iter().position(|earlier| same_pad(earlier, vector));
+                let twice = vectors[..i].iter().position(|earlier| same_pad(*bits, earlier, vector));
                 anyhow::ensure!(
                     twice.is_none(),
                     "vector {i} of {} columns has the pad of vector {twice:?}",
@@ -109,13 +105,21 @@ impl Record {
     }
 }
 
-/// Whether most columns differ by little. Of random words a quarter does.
-fn same_pad(one: &[u32], other: &[u32]) -> bool {
+/// Words of so many bits, the lowest bits first.
+fn unpacked(bits: usize, bytes: &[u8]) -> Vec<u32> {
+    let bit = |at: usize| u32::from(bytes[at / 8] >> (at % 8) & 1);
+    (0..8 * bytes.len() / bits).map(|word| (0..bits).map(|i| bit(word * bits + i) << i).sum()).collect()
+}
+
+/// Whether most columns differ by little, modulo 2^bits. Of random words a quarter does. Activations are far below an
+/// eighth of the modulus, which must hold them times a whole row of weights.
+fn same_pad(bits: u32, one: &[u32], other: &[u32]) -> bool {
+    let (mask, near) = (u32::MAX >> (32 - bits), 1 << (bits - 3));
     let most = one.len() / 4;
     let mut far = 0;
     for (a, b) in one.iter().zip(other) {
-        let apart = a.wrapping_sub(*b).wrapping_add(NEAR) % WINDOW;
-        far += usize::from(apart > 2 * NEAR);
+        let apart = a.wrapping_sub(*b).wrapping_add(near) & mask;
+        far += usize::from(apart > 2 * near);
         if far > most {
             return false;
         }
@@ -141,7 +145,7 @@ mod tests {
     fn online(record: &mut Record, pad: &[u32], activations: &[u32]) {
         let words = pad.iter().zip(activations).flat_map(|(r, x)| (r.wrapping_add(x % (1 << 22))).to_le_bytes());
         let words = words.collect::<Vec<_>>().into();
-        record.online(&OnlineJob { job_id: 0, matrix_id: vec![7; 32].into(), vectors: 1, words });
+        record.online(&OnlineJob { job_id: 0, matrix_id: vec![7; 32].into(), vectors: 1, words, word_bits: 32 });
     }
 
     #[test]

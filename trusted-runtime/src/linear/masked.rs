@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{Error, pool::MaskPool};
 use bytes::Bytes;
+use kernels::words::{pack, packed_len, unpack};
 use proto::v1::{JobTiming, OnlineAnswer, OnlineJob, online_answer};
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -86,18 +87,20 @@ impl Job<'_> {
     /// `sums` is [vectors][int8 rows], `ints` [vectors][cols]; one lane a vector.
     fn run(&self, lanes: Vec<Lane>, pool: &MaskPool, ints: &[i32], sums: &mut [i32]) -> Result<(), Failure> {
         let start = Instant::now();
-        let int8 = &self.delegate.plan.matrices[self.index].matrix.int8;
-        let (cols, vectors) = (int8.cols(), lanes.len());
-        let mut words = vec![0u32; vectors * cols];
+        let (rows, cols, bits) = self.shape();
+        let vectors = lanes.len();
+        let (mut padded, mut words) = (vec![0u32; cols], Vec::with_capacity(vectors * packed_len(bits, cols)));
         let mut masked = Vec::with_capacity(vectors);
-        for ((lane, x), out) in lanes.into_iter().zip(ints.chunks_exact(cols)).zip(words.chunks_exact_mut(cols)) {
-            masked.push(lane.mask(x, out).map_err(|e| Failure::of(e, Check::Online))?);
+        for (lane, x) in lanes.into_iter().zip(ints.chunks_exact(cols)) {
+            masked.push(lane.mask(x, &mut padded).map_err(|e| Failure::of(e, Check::Online))?);
+            pack(bits, &padded, &mut words);
         }
         let job = OnlineJob {
             job_id: self.streams.online.job_id(),
             matrix_id: Bytes::copy_from_slice(&self.delegate.ids[self.index]),
             vectors: u32::try_from(vectors).unwrap_or(u32::MAX),
-            words: little_endian(&words),
+            words: words.into(),
+            word_bits: bits,
         };
         let meter = &self.call.meter;
         meter.round_trips.fetch_add(1, Ordering::Relaxed);
@@ -106,7 +109,7 @@ impl Job<'_> {
         let wanted = || !self.call.is_cancelled() && Instant::now() < ends;
         let masking = start.elapsed();
         let sent = Instant::now();
-        let answer = match self.streams.online.call(job, 4 * vectors * int8.rows(), wanted) {
+        let answer = match self.streams.online.call(job, vectors * packed_len(bits, rows), wanted) {
             Ok(answer) => self.words(answer),
             Err(NoAnswer::Lost(reason)) => Err(Failure::Again(reason)),
             Err(NoAnswer::Unwanted) if self.call.is_cancelled() => Err(Failure::Cancelled),
@@ -130,6 +133,12 @@ impl Job<'_> {
         result.map(|_| ())
     }
 
+    /// Int8 rows and columns of the matrix, and the bits of a word modulo t.
+    fn shape(&self) -> (usize, usize, u32) {
+        let m = &self.delegate.plan.matrices[self.index];
+        (m.matrix.int8.rows(), m.matrix.int8.cols(), m.log2_t)
+    }
+
     fn words(&self, answer: OnlineAnswer) -> Result<(Bytes, JobTiming), Failure> {
         match answer.body {
             Some(online_answer::Body::Words(words)) => Ok((words, answer.timing.unwrap_or_default())),
@@ -147,19 +156,17 @@ impl Job<'_> {
         ints: &[i32],
         sums: &mut [i32],
     ) -> Result<(), Failure> {
-        let int8 = &self.delegate.plan.matrices[self.index].matrix.int8;
-        let (rows, cols) = (int8.rows(), int8.cols());
-        let expected = 4 * masked.len() * rows;
+        let (rows, cols, bits) = self.shape();
+        let each = packed_len(bits, rows);
+        let expected = masked.len() * each;
         if answer.len() != expected {
             return Err(Failure::Hostile(format!("answers {} bytes, expected {expected}", answer.len())));
         }
         let challenge = pool.challenge(self.index);
         let mut words = Zeroizing::new(vec![0u32; rows]);
-        let vectors = ints.chunks_exact(cols).zip(sums.chunks_exact_mut(rows)).zip(answer.chunks_exact(4 * rows));
+        let vectors = ints.chunks_exact(cols).zip(sums.chunks_exact_mut(rows)).zip(answer.chunks_exact(each));
         for (masked, ((x, y), bytes)) in masked.into_iter().zip(vectors) {
-            for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0) {
-                *word = u32::from_le_bytes(*bytes);
-            }
+            unpack(bits, bytes, &mut words).map_err(|e| Failure::Hostile(format!("answers {e}")))?;
             let unproven = masked.unmask(&words).map_err(|e| Failure::of(e, Check::Online))?;
             let start = Instant::now();
             unproven.verify(&challenge, x, y).map_err(|e| Failure::of(e, Check::Online))?;
@@ -168,11 +175,6 @@ impl Job<'_> {
         }
         Ok(())
     }
-}
-
-/// Words as they travel.
-fn little_endian(words: &[u32]) -> Bytes {
-    words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>().into()
 }
 
 #[cfg(test)]

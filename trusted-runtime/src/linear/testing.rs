@@ -3,7 +3,7 @@
 mod fake;
 mod pair;
 
-pub(crate) use fake::{Fake, Mode, Reply, Seen, failure, reword};
+pub(crate) use fake::{Fake, Mode, Reply, Seen, failure, packed, reword, unpacked};
 pub(crate) use pair::{Pair, SHAPES, Setup, config, runtime, until};
 
 use super::{Group, LinearId};
@@ -11,11 +11,11 @@ use crate::{
     model::quantize::{QuantizedMatrix, Weights},
     planner::{self, Plan},
 };
-use kernels::{Int8Matrix, Ring, params::DEFAULT};
+use kernels::{Int8Matrix, Ring, params::RINGS};
 use std::sync::Arc;
 
 pub(crate) fn ring() -> Ring {
-    Ring::new(DEFAULT.check().unwrap()).unwrap()
+    Ring::new(RINGS[0].check().unwrap()).unwrap()
 }
 
 pub(crate) fn id(layer: u32) -> LinearId {

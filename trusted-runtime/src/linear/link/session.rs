@@ -315,6 +315,7 @@ impl Residents {
             let reason = format!("its memory budget is {budget} bytes, needed are {needed} for {form} weights{hint}");
             return Err(fatal(reason));
         }
+        let params_id = Bytes::copy_from_slice(&self.ring.params().id().0);
         let header = |((m, id), residency): ((&crate::planner::PlannedMatrix, &[u8; 32]), Residency)| {
             Ok(MatrixHeader {
                 matrix_id: Bytes::copy_from_slice(id),
@@ -324,6 +325,7 @@ impl Residents {
                 tile_rows: size(m.tiling.tile_rows())?,
                 tile_cols: size(m.tiling.tile_cols())?,
                 residency: residency.into(),
+                params_id: params_id.clone(),
             })
         };
         self.plan.matrices.iter().zip(&self.ids).zip(residency).map(header).collect()

@@ -5,7 +5,7 @@ mod once;
 
 use super::*;
 use crate::{
-    linear::testing::{Fake, Pair, Reply, Setup, failure, until},
+    linear::testing::{Fake, Pair, Reply, Setup, failure, unpacked, until},
     model::quantize::Weights,
     pool::Settings,
 };
@@ -56,7 +56,8 @@ fn the_meter_counts_words_checks_and_round_trips() {
     let (masked, call) = (pair.masked(), Call::default());
     pair.apply(&masked, &call, 0, 2).unwrap();
     let cost = call.meter.snapshot();
-    assert_eq!((cost.bytes_up, cost.bytes_down, cost.round_trips), (2 * 130 * 4, 2 * 70 * 4, 1));
+    let of = |count| 2 * kernels::words::packed_len(pair.plan.matrices[0].log2_t, count) as u64;
+    assert_eq!((cost.bytes_up, cost.bytes_down, cost.round_trips), (of(130), of(70), 1));
     assert!(cost.verify_ns > 0 && cost.verify_ns <= cost.crypto_ns && cost.evaluator_ns <= 1001, "{cost:?}");
     let stats = pair.pool().stats();
     assert_eq!((stats.used, stats.capacity, stats.trouble), (2, 32, None));
@@ -149,8 +150,8 @@ fn failures_that_pass_are_repeated_with_fresh_lanes() {
         let online = &pair.fake.0.seen.lock().unwrap().online;
         assert_eq!(online.len(), 2, "{name}");
         // The same vector behind two masks: words agree by chance, one in a million.
-        let [a, b] = [&online[0], &online[1]].map(|job| job.words.as_chunks::<4>().0);
-        assert!(a.iter().zip(b).filter(|(a, b)| a == b).count() < 3, "{name}: a mask was used twice");
+        let [a, b] = [&online[0], &online[1]].map(|job| unpacked(job.word_bits, &job.words, 1));
+        assert!(a.iter().zip(&b).filter(|(a, b)| a == b).count() < 3, "{name}: a mask was used twice");
     }
     assert_eq!(pair.alarms("online") + pair.alarms("bulk"), 0);
 }
@@ -163,10 +164,12 @@ fn what_no_repetition_helps_against_ends_the_call_by_name() {
         let body = Some(online_answer::Body::Words(Bytes::from(vec![0; len])));
         vec![OnlineAnswer { body, ..answers[0] }].into()
     };
-    for (len, says) in [(0, "answers 0 bytes, expected 560"), (280, "answers 280 bytes"), (559, "answers 559 bytes")] {
+    let whole = 2 * kernels::words::packed_len(pair.plan.matrices[0].log2_t, 70);
+    for len in [0, whole / 2, whole - 1] {
+        let says = format!("answers {len} bytes, expected {whole}");
         pair.fake.online(move |_, answers| words(answers, len));
-        let err = pair.apply(&masked, &Call::default(), 0, 2).expect_err(says).to_string();
-        assert!(err.starts_with("evaluator at http://127.0.0.1:") && err.contains(says), "{err}");
+        let err = pair.apply(&masked, &Call::default(), 0, 2).expect_err(&says).to_string();
+        assert!(err.starts_with("evaluator at http://127.0.0.1:") && err.contains(&says), "{err}");
         assert!(err.ends_with("(blk.0.down)"), "{err}");
     }
     pair.fake.online(|job, _| refusal(job.job_id, FailureKind::Malformed).into());

@@ -24,7 +24,7 @@ use tokio_stream::{
 };
 use tonic::{Request, Response, Status, Streaming, transport::Server};
 
-pub(crate) use masked::{Reply, reword};
+pub(crate) use masked::{Reply, packed, reword, unpacked};
 
 /// What is wrong with this evaluator outside masked delegation; `Once` ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

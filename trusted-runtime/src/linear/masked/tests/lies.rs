@@ -1,7 +1,7 @@
 //! An evaluator that lies online. Not one lie may become a number.
 
 use super::*;
-use crate::planner::Plan;
+use crate::{linear::testing::packed, planner::Plan};
 use kernels::{Isa, gemv};
 
 /// The first two matrices have one shape.
@@ -22,15 +22,16 @@ fn edit(f: impl Fn(&mut [u32]) + Send + 'static) -> Lie {
     })
 }
 
-fn words_of(bytes: &[u8]) -> Vec<u32> {
-    bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect()
+fn words_of(job: &OnlineJob) -> Vec<u32> {
+    unpacked(job.word_bits, &job.words, job.vectors)
 }
 
 /// The answer with other words.
-fn reworded(answers: &[OnlineAnswer], change: impl FnOnce(Vec<u32>) -> Vec<u32>) -> Vec<OnlineAnswer> {
+fn reworded(job: &OnlineJob, answers: &[OnlineAnswer], change: impl FnOnce(Vec<u32>) -> Vec<u32>) -> Vec<OnlineAnswer> {
     let Some(online_answer::Body::Words(bytes)) = &answers[0].body else { panic!("a failure has no words") };
-    let words = change(words_of(bytes));
-    vec![OnlineAnswer { body: Some(online_answer::Body::Words(little_endian(&words))), ..answers[0].clone() }]
+    let words = change(unpacked(job.word_bits, bytes, job.vectors));
+    let bytes = packed(job.word_bits, &words, job.vectors);
+    vec![OnlineAnswer { body: Some(online_answer::Body::Words(bytes)), ..answers[0].clone() }]
 }
 
 /// Each lie is found in one of the calls that follow; then the evaluator is reformed, and after its quarantine all is
@@ -49,7 +50,7 @@ fn every_lie_is_found(lies: impl FnOnce(&Plan) -> Vec<(&'static str, Lie)>) {
     };
     for (n, (name, mut lie)) in (1..).zip(lies(&pair.plan)) {
         pair.apply(&masked, &Call::default(), 0, 2).unwrap_or_else(|e| panic!("before {name}: {e}"));
-        pair.fake.online(move |job, answers| reworded(&answers, |words| lie(job, words)).into());
+        pair.fake.online(move |job, answers| reworded(job, &answers, |words| lie(job, words)).into());
         let (challenge, before) = (pair.pool().challenge(0), made());
         let calls = |_| pair.apply(&masked, &Call::default(), 0, 2).err();
         let err = (0..3).find_map(calls).unwrap_or_else(|| panic!("{name} was believed")).to_string();
@@ -98,11 +99,11 @@ fn true_answers_to_other_questions_are_found() {
         let [this, twin] = [0, 1].map(|i| plan.matrices[i].matrix.int8.clone());
         let (mut old, mut word) = (None, None);
         let another_matrix = lie(move |job, mut words| {
-            gemv::gemv_words(Isa::SCALAR, &twin, &words_of(&job.words), 2, 0..70, &mut words).unwrap();
+            gemv::gemv_words(Isa::SCALAR, &twin, &words_of(job), 2, 0..70, &mut words).unwrap();
             words
         });
         let another_vector = lie(move |job, mut words| {
-            let mut xs = words_of(&job.words);
+            let mut xs = words_of(job);
             xs[129] = xs[129].wrapping_add(1);
             gemv::gemv_words(Isa::SCALAR, &this, &xs, 2, 0..70, &mut words).unwrap();
             words
@@ -160,8 +161,8 @@ fn an_answer_that_comes_twice_counts_once() {
         pair.apply(&masked, &Call::default(), layer, 1).unwrap();
     }
     // The truth after a lie does not mend it.
-    pair.fake.online(|_, answers| {
-        let lie = reworded(&answers, |words| words.iter().map(|w| w ^ 1).collect());
+    pair.fake.online(|job, answers| {
+        let lie = reworded(job, &answers, |words| words.iter().map(|w| w ^ 1).collect());
         [lie, answers].concat().into()
     });
     let err = pair.apply(&masked, &Call::default(), 0, 1).expect_err("the first answer counts").to_string();
@@ -173,12 +174,12 @@ fn the_thousandth_job_is_checked_like_the_first() {
     let pair = Setup { lanes: 256, shapes: &[(5, 3)], ..Setup::default() }.start();
     let masked = pair.masked();
     let mut jobs = 0;
-    pair.fake.online(move |_, answers| {
+    pair.fake.online(move |job, answers| {
         jobs += 1;
         if jobs < 1000 {
             return answers.into();
         }
-        reworded(&answers, |words| words.iter().map(|w| w ^ 2).collect()).into()
+        reworded(job, &answers, |words| words.iter().map(|w| w ^ 2).collect()).into()
     });
     for n in 1..1000 {
         pair.apply(&masked, &Call::default(), 0, 1).unwrap_or_else(|e| panic!("job {n}: {e}"));
@@ -193,7 +194,7 @@ fn a_liar_is_in_quarantine_for_every_matrix_and_every_protocol() {
     let pair = Setup { lanes: 32, quarantine: Duration::from_secs(600), ..Setup::default() }.start();
     let (masked, auto) = (pair.masked(), pair.auto());
     pair.filled(8);
-    pair.fake.online(|_, answers| reworded(&answers, |words| vec![0; words.len()]).into());
+    pair.fake.online(|job, answers| reworded(job, &answers, |words| vec![0; words.len()]).into());
     pair.apply(&masked, &Call::default(), 2, 1).expect_err("the lie");
     pair.fake.reform();
     let linears: [&dyn Linear; 3] = [&masked, &auto, pair.direct.as_ref()];

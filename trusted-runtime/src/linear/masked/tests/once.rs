@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::linear::testing::{Fake, Mode, Seen};
-use kernels::{params::DEFAULT, wire};
+use kernels::wire;
 use std::{collections::HashSet, thread::Scope};
 
 /// Narrow, so that it is quick; 24 masked words still do not repeat by chance.
@@ -23,7 +23,7 @@ fn count<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (usize, usize) {
 /// The rows of a companion's job (N lanes) are A, which is public, the same for every matrix, and sent as often as it
 /// takes: nothing secret is in them, and they do not count.
 fn counts(seen: &Seen) -> [(usize, usize); 3] {
-    let bits = DEFAULT.check().unwrap().bits() as usize;
+    let bits = crate::linear::testing::ring().params().bits() as usize;
     let vectors = seen.online.iter().flat_map(|job| job.words.chunks(job.words.len() / job.vectors as usize));
     // Bits times lanes, and bits times N, are whole bytes: rows and blocks can be told apart in a message.
     let batches = seen.bulk.iter().filter(|(header, _)| header.lanes != 2048);

@@ -1,7 +1,8 @@
 //! Products with masked activations, and with encrypted masks.
 
 use super::{Fake, failure};
-use kernels::{Digits, Isa, Ring, gemv, matmul, wire};
+use bytes::Bytes;
+use kernels::{Digits, Isa, Ring, gemv, matmul, wire, words};
 use proto::v1::{
     BulkAnswer, BulkHeader, BulkJob, BulkPart, BulkRows, FailureKind, JobTiming, OnlineAnswer, OnlineJob, bulk_answer,
     bulk_job, online_answer,
@@ -38,12 +39,11 @@ impl Fake {
         let answer = |body| vec![OnlineAnswer { job_id: job.job_id, body: Some(body), timing: TIMING }];
         let honest = match self.matrix(&job.matrix_id) {
             Some((_, w)) => {
-                let xs: Vec<u32> = job.words.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+                let xs = unpacked(job.word_bits, &job.words, job.vectors);
                 let vectors = job.vectors as usize;
                 let mut ys = vec![0; vectors * w.rows()];
                 gemv::gemv_words(Isa::SCALAR, &w, &xs, vectors, 0..w.rows(), &mut ys).unwrap();
-                let bytes: Vec<u8> = ys.iter().flat_map(|y| y.to_le_bytes()).collect();
-                answer(online_answer::Body::Words(bytes.into()))
+                answer(online_answer::Body::Words(packed(job.word_bits, &ys, job.vectors)))
             }
             None => answer(online_answer::Body::Failure(failure(FailureKind::MatrixAbsent))),
         };
@@ -122,6 +122,24 @@ impl Desk {
         let parts = self.open.remove(&job_id).unwrap_or_default();
         self.fake.multiply_bulk(job_id, header, &parts)
     }
+}
+
+/// The words of so many vectors.
+pub(crate) fn unpacked(bits: u32, bytes: &[u8], vectors: u32) -> Vec<u32> {
+    let each = bytes.len() / vectors as usize;
+    let vector = |bytes: &[u8]| {
+        let mut words = vec![0; 8 * each / bits as usize];
+        words::unpack(bits, bytes, &mut words).unwrap();
+        words
+    };
+    bytes.chunks(each).flat_map(vector).collect()
+}
+
+/// The inverse of [`unpacked`].
+pub(crate) fn packed(bits: u32, words: &[u32], vectors: u32) -> Bytes {
+    let mut bytes = Vec::new();
+    words.chunks(words.len() / vectors as usize).for_each(|vector| words::pack(bits, vector, &mut bytes));
+    bytes.into()
 }
 
 /// Changes the words of an answer, [rows][lanes], which may become more or fewer.
