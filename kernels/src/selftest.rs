@@ -1,8 +1,8 @@
 //! Before an instruction set is used, once a process: every kernel on it and on portable code, over the same numbers.
 //!
 //! The conformance suite shows the code right on the machines of its authors. This shows, in a few milliseconds, that
-//! compiler and processor of this machine agree; with a processor that is wrong, the words of a product would
-//! otherwise be wrong without a sign.
+//! compiler and processor of this machine agree, also on the plain loops that the compiler vectorizes by itself. Otherwise
+//! the words of a product could be wrong without a sign.
 
 use crate::{
     Digits, Error, Fold, Functional, Inputs, Int8Matrix, IntFunctional, Isa, PinnedTiles, Ring, Tiling,
