@@ -12,7 +12,7 @@ use crate::isa::{Isa, Kind};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", emulated_avx512))]
 pub(crate) mod avx512;
 pub(crate) mod scalar;
 
@@ -145,7 +145,7 @@ pub(crate) trait Kernel {
 /// Runs a kernel on an instruction set.
 pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     match isa.kind() {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(any(target_arch = "x86_64", emulated_avx512))]
         Kind::Avx512 => {
             avx512::Avx512::detect().expect("this Isa is only made where detection succeeds").vectorize(kernel)
         }

@@ -23,4 +23,18 @@ pub enum Error {
         /// What could be, separated by commas.
         available: String,
     },
+    /// An instruction set of this machine that computes something else than portable code: a fault of the processor, of
+    /// what emulates it, or of this crate. It must not be used.
+    #[error(
+        "instruction set {isa} computes the {operation} wrongly on this machine, compared with portable code; \
+         BIFROST_ISA={other} uses another one"
+    )]
+    SelfTest {
+        /// The instruction set.
+        isa: &'static str,
+        /// What differed.
+        operation: &'static str,
+        /// The next slower one that this machine has.
+        other: &'static str,
+    },
 }

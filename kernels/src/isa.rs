@@ -1,6 +1,6 @@
 //! Which instruction set the arithmetic uses: detected once, then carried as a value.
 
-use crate::Error;
+use crate::{Error, selftest};
 
 /// An instruction set. A value other than [`Isa::Scalar`] is only made by detection, so holding one
 /// proves that this machine has it (the fields are private to this module).
@@ -22,17 +22,19 @@ impl Isa {
     /// Portable Rust, on every machine.
     pub const SCALAR: Self = Self(Kind::Scalar);
 
-    /// The fastest implementation this machine can run, AVX-512 excepted: `BIFROST_ISA` (scalar, avx2, avx512)
-    /// asks for a certain one, and AVX-512 is used only when it is asked for, because the conformance suite has
-    /// not yet been run on a processor that has it.
+    /// The fastest implementation this machine can run, or the one that `BIFROST_ISA` (scalar, avx2, avx512) asks for,
+    /// after a comparison with the portable one: a few milliseconds once a process, nothing when it is called again.
     ///
     /// # Errors
-    /// [`Error::Isa`] if `BIFROST_ISA` names one that is unknown or that this machine does not have.
+    /// [`Error::Isa`] if `BIFROST_ISA` names one that is unknown or that this machine does not have,
+    /// [`Error::SelfTest`] if it computes something else than portable code.
     pub fn detect() -> Result<Self, Error> {
-        match std::env::var_os("BIFROST_ISA") {
-            Some(name) => Self::named(&name.to_string_lossy()),
-            None => Ok(Self::avx2().unwrap_or(Self::SCALAR)),
-        }
+        let isa = match std::env::var_os("BIFROST_ISA") {
+            Some(name) => Self::named(&name.to_string_lossy())?,
+            None => Self::avx512().or_else(Self::avx2).unwrap_or(Self::SCALAR),
+        };
+        selftest::check(isa)?;
+        Ok(isa)
     }
 
     /// The implementation of that name, if this machine has it.
@@ -44,7 +46,7 @@ impl Isa {
         })
     }
 
-    /// AVX2 and FMA, if this machine has them.
+    /// AVX2 and FMA, if this machine has them; not compared with anything.
     pub fn avx2() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
         return crate::cpu::avx2::Avx2::detect().map(|_| Self(Kind::Avx2));
@@ -52,11 +54,11 @@ impl Isa {
         None
     }
 
-    /// AVX-512 with VNNI, if this machine has them.
+    /// AVX-512 with IFMA and VNNI, if this machine has them; not compared with anything.
     pub fn avx512() -> Option<Self> {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(any(target_arch = "x86_64", emulated_avx512))]
         return crate::cpu::avx512::Avx512::detect().map(|_| Self(Kind::Avx512));
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(not(any(target_arch = "x86_64", emulated_avx512)))]
         None
     }
 

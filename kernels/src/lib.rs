@@ -19,6 +19,7 @@ pub mod poly;
 pub mod product;
 pub mod rescale;
 pub mod ring;
+mod selftest;
 mod short;
 mod slice;
 mod transform;

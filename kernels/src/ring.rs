@@ -19,7 +19,7 @@ impl Ring {
     /// The ring on the best instruction set of this machine.
     ///
     /// # Errors
-    /// [`Error::Isa`] if `BIFROST_ISA` asks for one that is not there.
+    /// [`Error::Isa`] if `BIFROST_ISA` asks for one that is not there, [`Error::SelfTest`] for one that is wrong.
     pub fn new(params: Params) -> Result<Self, Error> {
         Ok(Self::with_isa(params, Isa::detect()?))
     }
@@ -27,6 +27,11 @@ impl Ring {
     /// The ring on a given instruction set.
     pub fn with_isa(params: Params, isa: Isa) -> Self {
         Self { params, isa, table: Arc::new(NttTable::new(&params)) }
+    }
+
+    /// The same ring on another instruction set.
+    pub(crate) fn on(&self, isa: Isa) -> Self {
+        Self { isa, ..self.clone() }
     }
 
     /// The parameters.

@@ -90,6 +90,16 @@ fn the_cuda_driver_is_reached_by_the_evaluator_alone() {
     }
 }
 
+/// Instructions that are Rust functions are for tests: nothing that runs may have them, and what is tested is `kernels`.
+#[test]
+fn emulated_instructions_are_reached_by_nobody() {
+    assert_eq!(Graph::read().reaching("kernels-emulated"), names(&["kernels-emulated"]));
+    let [real, emulated] = ["kernels", "kernels/emulated"].map(|dir| toml(&root().join(dir).join("Cargo.toml")));
+    assert_eq!(emulated["lib"]["path"].as_str(), Some("../src/lib.rs"));
+    assert_eq!(emulated["dependencies"], real["dependencies"]);
+    assert!(!root().join("kernels/build.rs").exists(), "a build script could set the emulation's cfg in kernels");
+}
+
 #[test]
 fn every_package_stays_on_its_side() {
     let graph = Graph::read();

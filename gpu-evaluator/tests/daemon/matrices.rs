@@ -59,9 +59,7 @@ async fn bad_uploads_are_refused_and_leave_nothing() {
     let mut other_cut = good.clone();
     other_cut.tile_rows = 8;
     let status = upload(&mut client, chunks(other_cut.clone(), &content)).await.expect_err("other cut");
-    assert!(
-        status.message().contains("is resident as 40x96 in tiles of 16x48, the header says 40x96 in tiles of 8x48")
-    );
+    assert!(status.message().contains("is resident as 40x96 in tiles of 16x48 modulo "));
     let status = client.lookup(LookupRequest { matrices: vec![other_cut] }).await.expect_err("other cut");
     assert_eq!(status.code(), Code::InvalidArgument);
     let status = client.lookup(LookupRequest { matrices: vec![good; 4097] }).await.expect_err("too many");

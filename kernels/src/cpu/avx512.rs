@@ -1,6 +1,17 @@
 //! Lanes of AVX-512: eight residues a vector; 52-bit multiply-adds for pinned products, VNNI for bytes.
+//!
+//! Executed by every test run with emulated instructions (package `kernels-emulated`), and compared with portable code
+//! at each start on a processor that has them (`selftest`).
+
+#![cfg_attr(emulated_avx512, expect(unused_unsafe, reason = "emulated instructions are safe functions"))]
 
 use super::{DigitPlane, Field, Kernel, Lanes};
+
+#[cfg(emulated_avx512)]
+mod emulated;
+#[cfg(emulated_avx512)]
+use emulated::*;
+#[cfg(not(emulated_avx512))]
 use std::arch::x86_64::*;
 
 /// Proof that this machine has AVX-512 F, DQ, BW, VL, IFMA and VNNI: made by [`Avx512::detect`] only.
@@ -14,6 +25,7 @@ const PREFETCH_I8: usize = 1024;
 
 impl Avx512 {
     /// The proof, if the processor gives it.
+    #[cfg(not(emulated_avx512))]
     pub(crate) fn detect() -> Option<Self> {
         let has = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512dq")
@@ -25,9 +37,19 @@ impl Avx512 {
         has.then_some(Self(()))
     }
 
+    /// Emulated instructions are there on every machine.
+    #[cfg(emulated_avx512)]
+    #[expect(clippy::unnecessary_wraps, reason = "the signature of a real detection")]
+    pub(crate) fn detect() -> Option<Self> {
+        Some(Self(()))
+    }
+
     /// Runs a kernel compiled for these instructions.
     pub(crate) fn vectorize<K: Kernel>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma,avx512vnni,fma")]
+        #[cfg_attr(
+            not(emulated_avx512),
+            target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma,avx512vnni,fma")
+        )]
         fn inner<K: Kernel>(token: Avx512, kernel: K) -> K::Output {
             kernel.run(token)
         }
@@ -37,7 +59,7 @@ impl Avx512 {
 }
 
 /// Lane numbers for a two-source permutation: those below 8 come from the first vector.
-#[target_feature(enable = "avx512f")]
+#[cfg_attr(not(emulated_avx512), target_feature(enable = "avx512f"))]
 fn lanes(x: [i64; 8]) -> __m512i {
     _mm512_set_epi64(x[7], x[6], x[5], x[4], x[3], x[2], x[1], x[0])
 }
