@@ -65,11 +65,12 @@ impl Numbers {
     }
 }
 
-/// The default prime where the security table allows it, and smaller ones.
+/// The default prime where the security table allows it, the other rings of evaluators, and smaller primes.
 pub fn rings() -> Vec<Params> {
     let mut rings: Vec<Params> =
         (11..=15).map(|log_n| ParamsLiteral { log_n, ..params::DEFAULT }.check().expect("a checked default")).collect();
-    for (log_n, bits) in [(10, 26), (10, 20), (11, 33), (11, 45), (11, 47), (11, 48), (12, 50)] {
+    rings.extend(params::RINGS[..2].iter().map(|ring| ring.check().expect("a checked ring")));
+    for (log_n, bits) in [(10, 26), (10, 20), (11, 33), (11, 48), (12, 50)] {
         let step = 2u64 << log_n;
         let top = (1u64 << bits) / step * step + 1;
         let q = (1..).map(|k| top - k * step).find(|&q| modulus::is_prime(q)).expect("there are such primes");
