@@ -30,8 +30,10 @@ const SHAPES: [(usize, usize, usize); 9] = [
 
 fn main() {
     let filter = std::env::args().skip(1).find(|a| !a.starts_with("--")).unwrap_or_default();
-    let ring = Ring::new(params::DEFAULT.check().expect("checked")).expect("an instruction set");
-    println!("instruction set {}, N = {}, q = {}", ring.isa().name(), ring.n(), ring.q());
+    // The ring of models like these in w8; BIFROST_RING=1 and 2 are the wider ones.
+    let which: usize = std::env::var("BIFROST_RING").map_or(0, |v| v.parse().expect("0, 1 or 2"));
+    let ring = Ring::new(params::RINGS[which].check().expect("checked")).expect("an instruction set");
+    println!("instruction set {}, N = {}, q of {} bits", ring.isa().name(), ring.n(), ring.params().bits());
     for (name, bench) in [
         ("ntt", transforms as fn(&Ring)),
         ("wire", wire_format),
@@ -85,7 +87,7 @@ fn transforms(ring: &Ring) {
         "N", "forward", "inverse", "tfhe-ntt", "times faster"
     );
     for log_n in 11..=15 {
-        let params = kernels::ParamsLiteral { log_n, ..params::DEFAULT }.check().expect("checked");
+        let params = kernels::ParamsLiteral { log_n, q: ring.q() }.check().expect("checked");
         let ring = Ring::with_isa(params, ring.isa());
         let plan = tfhe_ntt::prime64::Plan::try_new(params.n(), params.q()).expect("a prime it takes");
         let words = Numbers(1).residues(params.n(), params.q());

@@ -1,8 +1,8 @@
 //! What an instruction set must offer, and how a kernel written once runs on each of them.
 //!
-//! Residues travel through the kernels as `f64` integers, signed and not fully reduced. With q < 2^51 every
-//! integer up to 4q is exact in 53 bits, and fused multiply-adds give exact products:
-//! for |x| <= 2q and |w| <= q/2, h = fl(x·w), l = fma(x, w, -h) is the exact rest, c = round(x·(w/q)),
+//! Residues travel through the kernels as `f64` integers, signed and not fully reduced. Integers up to 2^53 are exact,
+//! which is 4q for q < 2^51 and more for smaller ones, and fused multiply-adds give exact products:
+//! for |x| <= 2^52 and |w| <= q/2 < 2^50, h = fl(x·w), l = fma(x, w, -h) is the exact rest, c = round(x·(w/q)),
 //! and fma(-c, q, h) + l is x·w - c·q. Every intermediate is an integer below 2^53, hence exact:
 //! the true quotient is off from c by at most 1/2 + |x|·2^-54 <= 3/4, so the result is below 3q/4, and
 //! |l| <= 2^48 because |h| <= 2^102. (Dekker, "A floating-point technique for extending the available
@@ -88,11 +88,11 @@ pub(crate) trait Lanes: Copy {
     fn fused(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// The low 32 bits of integers below 2^51 in magnitude, two's complement, to WIDTH words.
     fn store_low(self, v: Self::V, at: &mut [u32]);
-    /// `x·w mod q`, |result| < 3q/4, for |x| <= 2q, |w| <= q/2 and wq = fl(w/q).
+    /// `x·w mod q`, |result| <= q/2 + q·|x|·2^-54 (at most 3q/4), for |x| <= 2^52, |w| <= q/2 and wq = fl(w/q).
     fn mul(self, f: &Field<Self::V>, x: Self::V, w: Self::V, wq: Self::V) -> Self::V;
     /// fl(w/q), for use with [`Lanes::mul`] when it was not computed before (then |result| < q).
     fn quotient(self, f: &Field<Self::V>, w: Self::V) -> Self::V;
-    /// `x mod q`, |result| <= q/2 and one unit, for |x| <= 4q.
+    /// `x mod q`, |result| <= q/2 and one unit, for |x| <= 2^53.
     fn reduce(self, f: &Field<Self::V>, x: Self::V) -> Self::V;
     /// Sums of zero.
     fn zero(self) -> Self::Acc;

@@ -23,6 +23,7 @@ mod selftest;
 mod short;
 mod slice;
 mod transform;
+pub mod transpose;
 pub mod wire;
 pub mod words;
 

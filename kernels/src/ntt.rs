@@ -4,7 +4,8 @@ use crate::{
     cpu::{Field, Kernel, Lanes, f64_of},
     modulus,
     params::Params,
-    short, transform,
+    short,
+    transform::{self, Room},
 };
 
 /// Twiddle factors of one ring, in bit-reversed order.
@@ -97,6 +98,16 @@ impl NttTable {
         Self { q, n, psi, psi_inv, n_inv, short, unscale, forward, inverse }
     }
 
+    /// What the passes of the forward transform need.
+    pub(crate) fn forward(&self) -> (Room, &Twiddles) {
+        (Room::new(self.q), &self.forward)
+    }
+
+    /// What the passes of the inverse transform need.
+    pub(crate) fn inverse(&self) -> (Room, &Twiddles) {
+        (Room::new(self.q), &self.inverse)
+    }
+
     /// In place, natural to bit-reversed order; input and output in [0, q).
     pub fn forward_scalar(&self, a: &mut [u64]) {
         let q = self.q;
@@ -156,8 +167,8 @@ impl Kernel for Forward<'_> {
             l.store(v, block);
         }
         let top = self.table.n / L::WIDTH;
-        let bound = transform::forward_rows(l, &f, &self.table.forward, data, 1..top, 1.0);
-        transform::forward_lanes(l, &f, &self.table.forward, data, bound);
+        transform::forward_rows(l, &f, self.table.forward(), data, 1..top, 1.0);
+        transform::forward_lanes(l, &f, &self.table.forward, data);
         for block in data.iter_mut() {
             let v = l.reduce(&f, l.load(block));
             l.store_words(&f, v, block);
@@ -183,13 +194,46 @@ impl Kernel for Inverse<'_> {
             let v = l.load_words(block);
             l.store(v, block);
         }
-        transform::inverse_lanes(l, &f, &self.table.inverse, data, L::WIDTH);
-        transform::inverse_rows(l, &f, &self.table.inverse, data, 1..self.table.n / L::WIDTH);
-        let (w, wq) = centred_pair(self.table.n_inv, self.table.q);
-        let (w, wq) = (l.splat(w), l.splat(wq));
-        for block in data.iter_mut() {
-            let v = l.mul(&f, l.load(block), w, wq);
-            l.store_words(&f, v, block);
+        inverse(l, &f, self.table, data);
+    }
+}
+
+/// The inverse transform of `a·b`, slot by slot, to `out`; words in [0, q).
+pub(crate) struct InverseProduct<'a> {
+    pub(crate) table: &'a NttTable,
+    pub(crate) a: &'a [u64],
+    pub(crate) b: &'a [u64],
+    pub(crate) out: &'a mut [u64],
+}
+
+impl Kernel for InverseProduct<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+    fn run<L: Lanes>(self, l: L) {
+        let f = Field::new(l, self.table.q);
+        let (a, b): (&[L::Block], &[L::Block]) = (bytemuck::cast_slice(self.a), bytemuck::cast_slice(self.b));
+        let data: &mut [L::Block] = bytemuck::cast_slice_mut(self.out);
+        for ((out, a), b) in data.iter_mut().zip(a).zip(b) {
+            // Centre one factor, as `Lanes::mul` wants; the product is below 1.
+            let w = l.reduce(&f, l.load_words(b));
+            l.store(l.mul(&f, l.load_words(a), w, l.quotient(&f, w)), out);
         }
+        inverse(l, &f, self.table, data);
+    }
+}
+
+/// The inverse transform of numbers below q in magnitude, to words in [0, q).
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+fn inverse<L: Lanes>(l: L, f: &Field<L::V>, table: &NttTable, data: &mut [L::Block]) {
+    let bound = transform::inverse_lanes(l, f, table.inverse(), data, L::WIDTH);
+    transform::inverse_rows(l, f, table.inverse(), data, 1..table.n / L::WIDTH, bound);
+    let (w, wq) = centred_pair(table.n_inv, table.q);
+    let (w, wq) = (l.splat(w), l.splat(wq));
+    for block in data.iter_mut() {
+        let v = l.mul(f, l.load(block), w, wq);
+        l.store_words(f, v, block);
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     Coeff, Error, Isa, Ntt, Params, Poly,
     cpu::{self, Field, Kernel, Lanes},
-    ntt::{Forward, Inverse, NttTable},
+    ntt::{Forward, Inverse, InverseProduct, NttTable},
 };
 use std::sync::Arc;
 
@@ -87,6 +87,15 @@ impl Ring {
     pub fn inverse_residues(&self, a: &mut [u64]) {
         assert_eq!(a.len(), self.n(), "a polynomial has N words");
         cpu::dispatch(self.isa, Inverse { table: &self.table, words: a });
+    }
+
+    /// `out` = the inverse transform of `a·b`, slot by slot; N words each, all in [0, q).
+    ///
+    /// # Panics
+    /// If one is not N words.
+    pub fn inverse_product(&self, out: &mut [u64], a: &[u64], b: &[u64]) {
+        assert!([out.len(), a.len(), b.len()] == [self.n(); 3], "a polynomial has N words");
+        cpu::dispatch(self.isa, InverseProduct { table: &self.table, a, b, out });
     }
 
     /// `acc = acc + a·b mod q`, slot by slot; all in [0, q). Slices of equal length, a multiple of 8.

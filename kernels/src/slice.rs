@@ -32,7 +32,7 @@ pub(crate) const SEGMENT: usize = 4088;
 pub(crate) const SUM_SEGMENT: usize = 1016;
 
 /// The transform of the columns `first .. first + WIDTH·width` of tile `i`, times the ring's short factor:
-/// `out` is [R][width] vectors below 2q. Columns beyond the matrix are zero.
+/// `out` is [R][width] vectors up to the limit of a factor. Columns beyond the matrix are zero.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
 pub(crate) fn columns<L: Lanes>(
@@ -72,7 +72,7 @@ pub(crate) fn columns<L: Lanes>(
         }
     }
     let bound = 128.0 * table.short.iter().map(|s| s.abs()).sum::<f64>() / crate::cpu::f64_of(table.q);
-    if r == 4 { bound } else { transform::forward_rows(l, f, &table.forward, out, 4..r, bound) }
+    if r == 4 { bound } else { transform::forward_rows(l, f, table.forward(), out, 4..r, bound) }
 }
 
 fn out_quarter(r: usize, width: usize) -> usize {
@@ -144,9 +144,9 @@ impl Kernel for SliceInput<'_> {
             let v = l.load_words(block);
             l.store(v, block);
         }
-        transform::inverse_lanes(l, &f, &self.table.inverse, data, wide);
+        let bound = transform::inverse_lanes(l, &f, self.table.inverse(), data, wide);
         if wide > L::WIDTH {
-            transform::inverse_rows(l, &f, &self.table.inverse, data, n / wide..n / L::WIDTH);
+            transform::inverse_rows(l, &f, self.table.inverse(), data, n / wide..n / L::WIDTH, bound);
         }
         for block in data.iter_mut() {
             let v = l.reduce(&f, l.load(block));
@@ -228,7 +228,7 @@ impl Sums {
             let x = l.add(x, l.reduce(f, l.load(p0)));
             l.store(l.reduce(f, x), p0);
         }
-        transform::inverse_rows(l, f, &table.inverse, data, 1..slices);
+        transform::inverse_rows(l, f, table.inverse(), data, 1..slices, 1.0);
         let (w, wq) = centred_pair(table.unscale, table.q);
         let (w, wq) = (l.splat(w), l.splat(wq));
         for block in data.iter_mut() {

@@ -1,36 +1,51 @@
 //! The passes of the transforms, written once over [`Lanes`], with the bound of every value.
 //!
-//! Bounds are in units of q. A product has |r| <= 1/2 + |x|/8 (module `cpu`: 1/2 + |x|·2^-54 with q < 2^51),
-//! a factor must be at most 2, any value at most 4.
+//! Bounds are in units of q. A factor x must be below 2^52, so at most [`Room::limit`]; then a product has
+//! |r| <= 1/2 + |x|·2^-54 (module `cpu`); and a value must be below 2^53. The smaller q, the fewer sums must be reduced.
 
 use crate::{
-    cpu::{Field, Lanes},
+    cpu::{Field, Lanes, f64_of},
     ntt::Twiddles,
 };
 use std::ops::Range;
 
-/// The bound of a product of a factor bounded by `x`.
-const fn product(x: f64) -> f64 {
-    0.5 + x / 8.0
+/// How large values may grow, in units of q.
+#[derive(Clone, Copy)]
+pub(crate) struct Room {
+    /// The largest factor: 2^52/q, at least 2.
+    pub(crate) limit: f64,
 }
 
-/// The bound after one butterfly stage.
-const fn stage(x: f64) -> f64 {
-    x + product(x)
-}
+impl Room {
+    pub(crate) fn new(q: u64) -> Self {
+        Self { limit: f64_of(1 << 52) / f64_of(q) }
+    }
 
-/// What a radix-4 pass needs of its input, and leaves, when it reduces the two rows that are not multiplied.
-/// With x = 1.9: the sums are below 1/2 + product(1.9) = 1.24, the outputs below 1.24 + product(1.24) = 1.9.
-const STEADY: f64 = 1.9;
+    /// The bound of a product of a factor bounded by `x`: x·q·2^-54 is x/(4·limit).
+    fn product(self, x: f64) -> f64 {
+        0.5 + x / (4.0 * self.limit)
+    }
+
+    /// The bound after one forward butterfly stage.
+    fn stage(self, x: f64) -> f64 {
+        x + self.product(x)
+    }
+
+    /// What a forward pass leaves at most. With x = 1.9 and limit 2, and two rows reduced: the sums are below
+    /// 1/2 + product(1.9) = 1.24, the outputs below 1.24 + product(1.24) = 1.9.
+    fn steady(self) -> f64 {
+        0.95 * self.limit
+    }
+}
 
 /// Forward stages of `groups` (m from groups.start until before groups.end, doubling) over `data`, whose
-/// values are bounded by `bound`; returns the new bound, at most 2. Each group must be at least one block.
+/// values are bounded by `bound`; returns the new bound, at most the limit. Each group must be at least one block.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
 pub(crate) fn forward_rows<L: Lanes>(
     l: L,
     f: &Field<L::V>,
-    tw: &Twiddles,
+    (room, tw): (Room, &Twiddles),
     data: &mut [L::Block],
     groups: Range<usize>,
     mut bound: f64,
@@ -38,7 +53,7 @@ pub(crate) fn forward_rows<L: Lanes>(
     let mut m = groups.start;
     let stages = (groups.end / m).trailing_zeros();
     if stages % 2 == 1 {
-        let reduce = stage(bound) > STEADY;
+        let reduce = room.stage(bound) > room.steady();
         for (i, chunk) in data.chunks_exact_mut(data.len() / m).enumerate() {
             let (w, wq) = factor(l, tw, m + i);
             let (a, b) = chunk.split_at_mut(chunk.len() / 2);
@@ -50,20 +65,20 @@ pub(crate) fn forward_rows<L: Lanes>(
                 l.store(l.sub(u, v), b);
             }
         }
-        bound = if reduce { 0.5 + product(bound) } else { stage(bound) };
+        bound = if reduce { 0.5 + room.product(bound) } else { room.stage(bound) };
         m *= 2;
     }
     while m < groups.end {
-        if stage(bound) <= 2.0 && stage(stage(bound)) <= STEADY {
+        if room.stage(room.stage(bound)) <= room.steady() {
             forward_pass::<L, false>(l, f, tw, data, m);
-            bound = stage(stage(bound));
+            bound = room.stage(room.stage(bound));
         } else {
             forward_pass::<L, true>(l, f, tw, data, m);
-            bound = stage(0.5 + product(bound));
+            bound = room.stage(0.5 + room.product(bound));
         }
         m *= 4;
     }
-    debug_assert!(bound <= 2.0);
+    debug_assert!(bound <= room.limit);
     bound
 }
 
@@ -110,17 +125,16 @@ fn forward_pass<L: Lanes, const REDUCE: bool>(l: L, f: &Field<L::V>, tw: &Twiddl
     }
 }
 
-/// The forward stages inside a vector: t = WIDTH/2 down to 1. Output below 2.
+/// The forward stages inside a vector: t = WIDTH/2 down to 1. Input at most the limit, output below 2.7.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
-pub(crate) fn forward_lanes<L: Lanes>(l: L, f: &Field<L::V>, tw: &Twiddles, data: &mut [L::Block], bound: f64) {
-    debug_assert!(bound <= 2.0);
+pub(crate) fn forward_lanes<L: Lanes>(l: L, f: &Field<L::V>, tw: &Twiddles, data: &mut [L::Block]) {
     let tables = [spread::<L>(tw, 0), spread::<L>(tw, 1), spread::<L>(tw, 2)];
     for (p, pair) in data.chunks_exact_mut(2).enumerate() {
         let (mut u, mut v) = l.deal(pair);
         let mut t = L::WIDTH / 2;
         loop {
-            // The factor is at most 2 and the other is reduced: outputs stay below 1/2 + 3/4.
+            // The factor is at most the limit and the other is reduced: outputs stay below 1/2 + 3/4.
             let (w, wq) = tables[t.trailing_zeros() as usize];
             let r = l.mul(f, v, l.load(&w[p]), l.load(&wq[p]));
             u = if t == L::WIDTH / 2 { l.reduce(f, u) } else { u };
@@ -140,13 +154,23 @@ pub(crate) fn forward_lanes<L: Lanes>(l: L, f: &Field<L::V>, tw: &Twiddles, data
     }
 }
 
-/// The inverse stages inside a vector: t = 1 up to before `until` (at most WIDTH). Input and output below 1.
+/// The inverse stages inside a vector: t = 1 up to before `until` (at most WIDTH). Input below 1; returns the bound of the
+/// output, at most half the limit.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
-pub(crate) fn inverse_lanes<L: Lanes>(l: L, f: &Field<L::V>, tw: &Twiddles, data: &mut [L::Block], until: usize) {
+pub(crate) fn inverse_lanes<L: Lanes>(
+    l: L,
+    f: &Field<L::V>,
+    (room, tw): (Room, &Twiddles),
+    data: &mut [L::Block],
+    until: usize,
+) -> f64 {
     if until < 2 {
-        return;
+        return 1.0;
     }
+    // Each stage doubles a bound, and differences are factors.
+    let grown = f64_of(until.min(L::WIDTH) as u64);
+    let reduce = 2.0 * grown > room.limit;
     let tables = [spread::<L>(tw, 0), spread::<L>(tw, 1), spread::<L>(tw, 2)];
     for (p, pair) in data.chunks_exact_mut(2).enumerate() {
         let (mut u, mut v) = l.deal(pair);
@@ -159,7 +183,8 @@ pub(crate) fn inverse_lanes<L: Lanes>(l: L, f: &Field<L::V>, tw: &Twiddles, data
             if t < until {
                 let (w, wq) = tables[t.trailing_zeros() as usize];
                 let d = l.sub(u, v);
-                u = l.reduce(f, l.add(u, v));
+                u = l.add(u, v);
+                u = if reduce { l.reduce(f, u) } else { u };
                 v = l.mul(f, d, l.load(&w[p]), l.load(&wq[p]));
             }
             if t == L::WIDTH / 2 {
@@ -170,42 +195,55 @@ pub(crate) fn inverse_lanes<L: Lanes>(l: L, f: &Field<L::V>, tw: &Twiddles, data
         }
         l.undeal(u, v, pair);
     }
+    if reduce { 1.0 } else { grown }
 }
 
-/// Inverse stages of `groups`, from the last m before groups.end down to groups.start. Input and output below 1.
+/// Inverse stages of `groups`, from the last m before groups.end down to groups.start. Input and output at most half the
+/// limit; `bound` is that of the input.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
 pub(crate) fn inverse_rows<L: Lanes>(
     l: L,
     f: &Field<L::V>,
-    tw: &Twiddles,
+    (room, tw): (Room, &Twiddles),
     data: &mut [L::Block],
     groups: Range<usize>,
+    mut bound: f64,
 ) {
     let mut m = groups.end;
     while m >= 4 * groups.start {
         m /= 4;
-        inverse_pass(l, f, tw, data, m);
+        if 8.0 * bound <= room.limit {
+            inverse_pass::<L, false>(l, f, tw, data, m);
+            bound *= 4.0;
+        } else {
+            inverse_pass::<L, true>(l, f, tw, data, m);
+            bound = 1.0;
+        }
     }
     if m > groups.start {
         m /= 2;
+        let reduce = 4.0 * bound > room.limit;
         for (i, chunk) in data.chunks_exact_mut(data.len() / m).enumerate() {
             let (w, wq) = factor(l, tw, m + i);
             let (a, b) = chunk.split_at_mut(chunk.len() / 2);
             for (a, b) in a.iter_mut().zip(b) {
                 let (u, v) = (l.load(a), l.load(b));
-                l.store(l.reduce(f, l.add(u, v)), a);
+                let sum = l.add(u, v);
+                l.store(if reduce { l.reduce(f, sum) } else { sum }, a);
                 l.store(l.mul(f, l.sub(u, v), w, wq), b);
             }
         }
     }
 }
 
-/// Inverse stages 2m and m. With inputs below 1: differences below 2 are multiplied (3/4), sums are reduced to
-/// 1/2; then sums of sums are below 1, and sums of products below 3/2, which are reduced once more.
+/// Inverse stages 2m and m. With inputs up to half the limit differences are factors, whose products are below 3/4.
+/// Sums are reduced to 1/2; then sums of sums are below 1, and sums of products below 3/2, which are reduced once
+/// more: outputs are below 1. Without reductions outputs are below four times the inputs.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
-fn inverse_pass<L: Lanes>(l: L, f: &Field<L::V>, tw: &Twiddles, data: &mut [L::Block], m: usize) {
+fn inverse_pass<L: Lanes, const REDUCE: bool>(l: L, f: &Field<L::V>, tw: &Twiddles, data: &mut [L::Block], m: usize) {
+    let reduce = |v| if REDUCE { l.reduce(f, v) } else { v };
     let len = data.len() / m;
     for (i, chunk) in data.chunks_exact_mut(len).enumerate() {
         let k = m + i;
@@ -214,12 +252,12 @@ fn inverse_pass<L: Lanes>(l: L, f: &Field<L::V>, tw: &Twiddles, data: &mut [L::B
         let ((a, b), (c, d)) = (a.split_at_mut(len / 4), c.split_at_mut(len / 4));
         for (((a, b), c), d) in a.iter_mut().zip(b).zip(c).zip(d) {
             let (x0, x1, x2, x3) = (l.load(a), l.load(b), l.load(c), l.load(d));
-            let y0 = l.reduce(f, l.add(x0, x1));
+            let y0 = reduce(l.add(x0, x1));
             let y1 = l.mul(f, l.sub(x0, x1), w2.0, w2.1);
-            let y2 = l.reduce(f, l.add(x2, x3));
+            let y2 = reduce(l.add(x2, x3));
             let y3 = l.mul(f, l.sub(x2, x3), w3.0, w3.1);
             l.store(l.add(y0, y2), a);
-            l.store(l.reduce(f, l.add(y1, y3)), b);
+            l.store(reduce(l.add(y1, y3)), b);
             l.store(l.mul(f, l.sub(y0, y2), w1.0, w1.1), c);
             l.store(l.mul(f, l.sub(y1, y3), w1.0, w1.1), d);
         }

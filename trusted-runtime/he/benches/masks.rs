@@ -5,7 +5,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the bench")]
 
-use kernels::{Digits, Int8Matrix, Ring, conformance::Numbers, gemv, matmul, params::DEFAULT, wire};
+use kernels::{
+    Digits, Int8Matrix, ParamsLiteral, Ring, conformance::Numbers, gemv, matmul, params::RINGS, wire, words,
+};
 use rustix::time::{ClockId, clock_gettime};
 use std::{hint::black_box, sync::Arc};
 use trusted_he::{Lane, LaneAnswer, LaneChallenge, LaneCipher, LaneFolds, PublicPolys, Scratch};
@@ -76,6 +78,7 @@ fn evaluate(ring: &Ring, w: &Int8Matrix, words: &[u64]) -> Vec<u8> {
 impl Unit {
     const ROWS: usize = 512;
     const COLS: usize = 512;
+    const LOG2_T: u32 = 26;
 
     fn new(ring: &Ring) -> Self {
         let w = Numbers(1).matrix(Self::ROWS, Self::COLS);
@@ -88,7 +91,7 @@ impl Unit {
         let mut answer = LaneAnswer::new(0..Self::ROWS, n);
         answer.take(ring, 0, 512, &evaluate(ring, &w, &words)).unwrap();
         let companion = vec![challenge.verify(ring, &folds.finish(ring), answer).unwrap()];
-        let cipher = LaneCipher::new(ring, (Self::ROWS, Self::COLS), 32, common, companion).unwrap();
+        let cipher = LaneCipher::new(ring, (Self::ROWS, Self::COLS), Self::LOG2_T, common, companion).unwrap();
         Self { ring: ring.clone(), w, challenge, cipher, scratch }
     }
 
@@ -136,17 +139,23 @@ impl Unit {
     }
 }
 
-/// Milliseconds of one vector online: mask, unmask, check.
+/// Nanoseconds of one vector online, per column and per row and column: mask and pack; unpack, unmask and check.
 fn online(unit: &mut Unit) -> (f64, f64) {
-    let x = vec![1000; Unit::COLS];
+    let x = vec![100; Unit::COLS];
     let (mut mask, mut open) = (Vec::new(), Vec::new());
     let (mut sent, mut back, mut y) = (vec![0; Unit::COLS], vec![0; Unit::ROWS], vec![0; Unit::ROWS]);
+    let mut message = Vec::new();
     for lane in unit.batch().1 {
         let start = Instant::now();
         let masked = lane.mask(&x, &mut sent).unwrap();
+        message.clear();
+        words::pack(Unit::LOG2_T, &sent, &mut message);
         mask.push(start.elapsed() * 1e9);
         gemv::gemv_words(unit.ring.isa(), &unit.w, &sent, 1, 0..Unit::ROWS, &mut back).unwrap();
+        message.clear();
+        words::pack(Unit::LOG2_T, &back, &mut message);
         let start = Instant::now();
+        words::unpack(Unit::LOG2_T, &message, &mut back).unwrap();
         masked.unmask(&back).unwrap().verify(&unit.challenge, &x, &mut y).unwrap();
         open.push(start.elapsed() * 1e9);
     }
@@ -169,8 +178,44 @@ fn local(ring: &Ring, rows: usize, cols: usize) -> f64 {
     }) / copies as f64
 }
 
+/// A model's layers: name, shapes, how many of them, and the targets of encrypt + verify + decrypt and of everything.
+struct Layers {
+    name: &'static str,
+    ring: ParamsLiteral,
+    shapes: [(usize, usize); 4],
+    times: f64,
+    targets: (f64, f64),
+}
+
+/// With the rings that the runtime chooses for them.
+const LAYERS: [Layers; 2] = [
+    Layers {
+        name: "GPT-2 124M, 12 layers, no head",
+        ring: RINGS[0],
+        shapes: [(2304, 768), (768, 768), (3072, 768), (768, 3072)],
+        times: 12.0,
+        targets: (0.15, 0.3),
+    },
+    Layers {
+        name: "Qwen3-8B, one layer",
+        ring: RINGS[1],
+        shapes: [(6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288)],
+        times: 1.0,
+        targets: (0.03, 0.05),
+    },
+];
+
 fn main() {
-    let ring = Ring::new(DEFAULT.check().unwrap()).unwrap();
+    for layers in LAYERS {
+        report(&layers);
+    }
+    println!(
+        "crypto: encrypt, verify, decrypt, per lane; all: with the wire format of both ways, masking and opening online"
+    );
+}
+
+fn report(layers: &Layers) {
+    let ring = Ring::new(layers.ring.check().unwrap()).unwrap();
     let n = ring.n() as f64;
     let mut unit = Unit::new(&ring);
     let samples: Vec<Prices> = (0..15).map(|_| unit.batch().0).collect();
@@ -181,7 +226,11 @@ fn main() {
     };
     let mut poly = vec![1; ring.n()];
     let inverse = median(501, || ring.inverse_residues(black_box(&mut poly))) / n;
-    println!("{}, N = {n}, one thread's own time; ns for one coefficient, medians of 15 batches", ring.isa().name());
+    let bits = ring.params().bits();
+    println!(
+        "{}, N = {n}, q of {bits} bits, one thread's own time; ns for one coefficient, medians of 15 batches",
+        ring.isa().name()
+    );
     let columns = [
         ("inverse NTT, for comparison", inverse),
         ("column: masks drawn", price(|p| p.draw)),
@@ -196,40 +245,30 @@ fn main() {
         println!("{name:<40} {ns:>8.2}");
     }
     let (mask, open) = online(&mut unit);
-    println!("{:<40} {mask:>8.2}", "online, per column: masked");
+    println!("{:<40} {mask:>8.2}", "online, per column: masked and packed");
     println!("{:<40} {open:>8.2}", "online, per column and row: opened");
     let [_, draw, encrypt, pack, take, verify, decrypt, finish] = columns.map(|c| c.1);
     let (column, row) = (draw + encrypt, verify + decrypt + finish);
-
+    let (mut alone, mut crypto, mut all) = (0.0, 0.0, 0.0);
+    for (rows, cols) in layers.shapes {
+        let (m, n) = (rows as f64, cols as f64);
+        alone += local(&ring, rows, cols) * layers.times;
+        crypto += (n * column + m * row) * layers.times;
+        all += (n * (column + pack + mask + open) + m * (row + take + open)) * layers.times;
+    }
     println!(
         "\n{:<34} {:>10} {:>10} {:>7} {:>7} {:>10} {:>7} {:>7}",
         "shape", "local ms", "crypto ms", "ratio", "target", "all ms", "ratio", "target"
     );
-    let gpt2 = [(2304, 768), (768, 768), (3072, 768), (768, 3072)];
-    let qwen = [(6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288)];
-    for (name, shapes, times, targets) in [
-        ("GPT-2 124M, 12 layers, no head", gpt2.to_vec(), 12.0, (0.15, 0.3)),
-        ("Qwen3-8B, one layer", qwen.to_vec(), 1.0, (0.03, 0.05)),
-    ] {
-        let (mut alone, mut crypto, mut all) = (0.0, 0.0, 0.0);
-        for (rows, cols) in shapes {
-            let (m, n) = (rows as f64, cols as f64);
-            alone += local(&ring, rows, cols) * times;
-            crypto += (n * column + m * row) * times;
-            all += (n * (column + pack + mask + open) + m * (row + take + open)) * times;
-        }
-        println!(
-            "{name:<34} {:>10.2} {:>10.3} {:>7.3} {:>7} {:>10.3} {:>7.3} {:>7}",
-            alone / 1e6,
-            crypto / 1e6,
-            crypto / alone,
-            targets.0,
-            all / 1e6,
-            all / alone,
-            targets.1
-        );
-    }
     println!(
-        "crypto: encrypt, verify, decrypt, per lane; all: with the wire format of both ways, masking and opening online"
+        "{:<34} {:>10.2} {:>10.3} {:>7.3} {:>7} {:>10.3} {:>7.3} {:>7}\n",
+        layers.name,
+        alone / 1e6,
+        crypto / 1e6,
+        crypto / alone,
+        layers.targets.0,
+        all / 1e6,
+        all / alone,
+        layers.targets.1
     );
 }

@@ -86,14 +86,11 @@ impl Unproven {
 /// `out` from the ChaCha20 stream of `key`, uniform in [0, t).
 pub(crate) fn expand_mask(key: &[u8; 32], log2_t: u32, out: &mut [u32]) {
     let mut stream = ChaCha20::new(&(*key).into(), &[0; 12].into());
+    // In place, so that no other copy is left to wipe.
+    stream.write_keystream(bytemuck::cast_slice_mut(out));
     let t = modulus_mask(log2_t);
-    let mut bytes = Zeroizing::new([0u8; 2048]);
-    for out in out.chunks_mut(512) {
-        let bytes = &mut bytes[..4 * out.len()];
-        stream.write_keystream(bytes);
-        for (out, word) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            *out = u32::from_le_bytes(*word) & t;
-        }
+    for word in out {
+        *word = u32::from_le(*word) & t;
     }
 }
 

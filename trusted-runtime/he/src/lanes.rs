@@ -12,7 +12,7 @@ use crate::{
     Error, Lane, LaneAnswer, LaneChallenge, LaneFolds, Random, Scratch, Secret, Verified, expand::PublicPolys,
     grid::Grid, lane::expand_mask, sampler,
 };
-use kernels::{Ring, rescale};
+use kernels::{Ring, rescale, transpose::transpose};
 use std::{
     ops::Range,
     sync::{
@@ -24,6 +24,8 @@ use zeroize::Zeroizing;
 
 /// Lanes whose masks are written together.
 const TOGETHER: usize = 16;
+/// Rows that are dealt at a time.
+const ROWS: usize = 128;
 
 /// Everything about one matrix that its batches share: nothing in it is secret.
 pub struct LaneCipher {
@@ -95,11 +97,7 @@ impl LaneCipher {
             for (key, mask) in keys.iter().zip(some.chunks_exact_mut(self.cols)) {
                 expand_mask(key, self.grid.log2_t(), mask);
             }
-            for (j, out) in group.chunks_exact_mut(TOGETHER).enumerate() {
-                for (l, out) in out.iter_mut().enumerate() {
-                    *out = some[l * self.cols + j];
-                }
-            }
+            transpose(self.ring.isa(), (TOGETHER, self.cols), (&some, self.cols), (group, TOGETHER));
         }
         Ok(Batch { cipher: self, lanes, secret, keys, masks, next: AtomicUsize::new(0) })
     }
@@ -166,8 +164,7 @@ impl<'a> Batch<'a> {
         let mut words = Zeroizing::new(vec![0u32; rows.len() * self.lanes]);
         scratch.poly.resize(n, 0);
         for (row, out) in rows.clone().zip(words.chunks_exact_mut(self.lanes)) {
-            c.ring.mul(&mut scratch.poly, &c.companion[row * n..(row + 1) * n], &self.secret.ntt);
-            c.ring.inverse_residues(&mut scratch.poly);
+            c.ring.inverse_product(&mut scratch.poly, &c.companion[row * n..(row + 1) * n], &self.secret.ntt);
             rescale::scale_down(&c.ring, c.grid.log2_t(), answer.row(row), &scratch.poly[..self.lanes], out);
         }
         Ok(Unmasked { rows, words })
@@ -183,21 +180,18 @@ impl<'a> Batch<'a> {
             return Err(Error::Misuse("a batch that is not complete".into()));
         }
         let mut lanes = Vec::with_capacity(self.lanes);
-        let mut tile = Zeroizing::new([[0u32; TOGETHER]; TOGETHER]);
-        // Square tiles: as many lanes and rows as a line of memory has words.
+        let isa = self.cipher.ring.isa();
+        // [TOGETHER][ROWS]: as many lanes as a line of memory has words.
+        let mut tile = Zeroizing::new(vec![0u32; TOGETHER * ROWS]);
         for (group, keys) in self.keys.as_chunks::<32>().0.chunks(TOGETHER).enumerate() {
             let mut products: [Zeroizing<Vec<u32>>; TOGETHER] =
                 std::array::from_fn(|_| Zeroizing::new(Vec::with_capacity(self.cipher.rows)));
             for part in parts {
-                for rows in part.words.chunks(TOGETHER * self.lanes) {
+                for rows in part.words.chunks(ROWS * self.lanes) {
                     let count = rows.len() / self.lanes;
-                    for (r, words) in rows.chunks_exact(self.lanes).enumerate() {
-                        let line: &[u32; TOGETHER] = words[group * TOGETHER..].first_chunk().unwrap_or(&[0; TOGETHER]);
-                        for (tile, &u) in tile.iter_mut().zip(line) {
-                            tile[r] = u;
-                        }
-                    }
-                    for (product, tile) in products.iter_mut().zip(tile.iter()) {
+                    let from = &rows[group * TOGETHER..];
+                    transpose(isa, (count, TOGETHER), (from, self.lanes), (&mut tile, ROWS));
+                    for (product, tile) in products.iter_mut().zip(tile.chunks_exact(ROWS)) {
                         product.extend_from_slice(&tile[..count]);
                     }
                 }
@@ -246,8 +240,7 @@ impl BatchPart<'_> {
         for (j, out) in self.cols.clone().zip(out.chunks_exact_mut(lanes)) {
             let Scratch { random, bytes, poly } = &mut *scratch;
             poly.resize(ring.n(), 0);
-            ring.mul(poly, cipher.common.block(j), &secret.ntt);
-            ring.inverse_residues(poly);
+            ring.inverse_product(poly, cipher.common.block(j), &secret.ntt);
             sampler::fill_errors(random, ring, bytes, out);
             for (row, group) in row.chunks_exact_mut(TOGETHER).zip(masks.chunks_exact(TOGETHER * cipher.cols)) {
                 row.copy_from_slice(&group[j * TOGETHER..(j + 1) * TOGETHER]);
