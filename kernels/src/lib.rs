@@ -3,6 +3,7 @@
 //! No randomness, no I/O and no secrets: without a sampler nobody can make a key here. Every backend
 //! (scalar, AVX2, AVX-512) computes the same integers; the scalar one is the readable oracle.
 
+mod bits;
 pub mod conformance;
 mod cpu;
 pub mod error;

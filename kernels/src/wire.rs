@@ -3,7 +3,10 @@
 //! `magic "BFW1" | kind u8 | bits u8 | zero u16 | count u64 LE | ceil(count·bits/8) bytes`, words packed
 //! from the least significant bit up, unused bits of the last byte zero.
 
-use crate::{Error, Params};
+use crate::{
+    Error, Params,
+    bits::{pack, pack_groups},
+};
 
 /// What the words are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,31 +37,10 @@ pub fn encode(params: &Params, kind: Kind, words: &[u64], out: &mut Vec<u8>) {
     out.extend_from_slice(&(words.len() as u64).to_le_bytes());
     let start = out.len();
     out.resize(start + packed_len(params, words.len()), 0);
-    // Eight words fill `bits` whole bytes.
-    let mut body = out[start..].chunks_exact_mut(bits as usize);
-    let mut groups = words.chunks_exact(8);
-    for (bytes, words) in (&mut body).zip(&mut groups) {
-        pack(words, bits, bytes);
-    }
-    pack(groups.remainder(), bits, body.into_remainder());
-}
-
-/// Packs up to eight words.
-#[inline]
-fn pack(words: &[u64], bits: u32, bytes: &mut [u8]) {
-    let (mut acc, mut held, mut at) = (0u64, 0, 0);
-    for &w in words {
-        acc |= w << held;
-        held += bits;
-        if held >= 64 {
-            bytes[at..at + 8].copy_from_slice(&acc.to_le_bytes());
-            at += 8;
-            held -= 64;
-            acc = if held == 0 { 0 } else { w >> (bits - held) };
-        }
-    }
-    let rest = held.div_ceil(8) as usize;
-    bytes[at..at + rest].copy_from_slice(&acc.to_le_bytes()[..rest]);
+    let (groups, rest) = words.as_chunks::<8>();
+    let (body, last) = out[start..].split_at_mut(groups.len() * bits as usize);
+    pack_groups(bits, groups.iter().copied(), body);
+    pack(bits, rest, last);
 }
 
 fn packed_len(params: &Params, count: usize) -> usize {

@@ -1,7 +1,7 @@
 //! Words modulo t = 2^k as they travel: k bits each, packed from the least significant bit up, every vector a whole
 //! number of bytes whose unused bits are zero.
 
-use crate::Error;
+use crate::{Error, bits};
 
 /// Bytes of `count` words of `bits` bits (1 to 32).
 pub fn packed_len(bits: u32, count: usize) -> usize {
@@ -23,20 +23,11 @@ pub fn pack(bits: u32, words: &[u32], out: &mut Vec<u8>) {
         return;
     }
     let mask = (1u64 << bits) - 1;
-    // Eight words fill `bits` whole bytes.
-    for (words, bytes) in words.chunks(8).zip(out[start..].chunks_mut(bits as usize)) {
-        let (mut held, mut count, mut at) = (0u64, 0, 0);
-        for &word in words {
-            held |= (u64::from(word) & mask) << count;
-            count += bits;
-            if count >= 32 {
-                bytes[at..at + 4].copy_from_slice(&held.to_le_bytes()[..4]);
-                (held, count, at) = (held >> 32, count - 32, at + 4);
-            }
-        }
-        let rest = bytes.len() - at;
-        bytes[at..].copy_from_slice(&held.to_le_bytes()[..rest]);
-    }
+    let low = |word: &u32| u64::from(*word) & mask;
+    let (groups, rest) = words.as_chunks::<8>();
+    let (body, last) = out[start..].split_at_mut(groups.len() * bits as usize);
+    bits::pack_groups(bits, groups.iter().map(|words| words.each_ref().map(low)), body);
+    bits::pack(bits, &rest.iter().map(low).collect::<Vec<_>>(), last);
 }
 
 /// Checks that `bytes` are exactly `count` words of `bits` bits.

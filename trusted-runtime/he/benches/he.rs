@@ -156,7 +156,7 @@ fn main() {
     for (name, ns, target) in [
         ("forward NTT", forward, ""),
         ("inverse NTT", inverse, ""),
-        ("ChaCha20, randomness of one block (10.5 KiB)", stream, ""),
+        ("AES-256-CTR, randomness of one block (10.5 KiB)", stream, ""),
         ("one secret (once a vector)", secret, ""),
         ("one encryption, A expanded, secret's share in", encrypt, "4"),
         ("one encryption, A expanded anew from its seed", encrypt + expand, ""),

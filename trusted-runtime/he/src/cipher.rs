@@ -180,13 +180,14 @@ pub struct Scratch {
     pub(crate) random: Random,
     pub(crate) bytes: Vec<u8>,
     pub(crate) poly: Vec<u64>,
+    pub(crate) ints: Vec<u32>,
 }
 
 impl Scratch {
     /// # Errors
     /// [`Error::Entropy`] if the operating system gives no randomness.
     pub fn new() -> Result<Self, Error> {
-        Ok(Self { random: Random::from_os()?, bytes: Vec::new(), poly: Vec::new() })
+        Ok(Self { random: Random::from_os()?, bytes: Vec::new(), poly: Vec::new(), ints: Vec::new() })
     }
 
     /// The generator, to draw secrets from.
@@ -199,6 +200,7 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         self.bytes.zeroize();
         self.poly.zeroize();
+        self.ints.zeroize();
     }
 }
 

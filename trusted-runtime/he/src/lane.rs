@@ -1,7 +1,9 @@
 //! One-time pads: a lane masks one vector through one matrix, and is gone.
 
-use crate::{Error, LaneChallenge};
-use chacha20::{ChaCha20, KeyIvInit, cipher::StreamCipher};
+use crate::{
+    Error, LaneChallenge,
+    stream::{StreamCipher, stream},
+};
 use zeroize::Zeroizing;
 
 /// A mask R of its own random key, and W·R mod t. Not `Clone`, not `Debug`; zeroized on drop.
@@ -83,11 +85,10 @@ impl Unproven {
     }
 }
 
-/// `out` from the ChaCha20 stream of `key`, uniform in [0, t).
+/// `out` from the stream of `key`, uniform in [0, t).
 pub(crate) fn expand_mask(key: &[u8; 32], log2_t: u32, out: &mut [u32]) {
-    let mut stream = ChaCha20::new(&(*key).into(), &[0; 12].into());
     // In place, so that no other copy is left to wipe.
-    stream.write_keystream(bytemuck::cast_slice_mut(out));
+    stream(key).write_keystream(bytemuck::cast_slice_mut(out));
     let t = modulus_mask(log2_t);
     for word in out {
         *word = u32::from_le(*word) & t;

@@ -20,12 +20,12 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
 };
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 /// Lanes whose masks are written together.
 const TOGETHER: usize = 16;
-/// Rows that are dealt at a time.
-const ROWS: usize = 128;
+/// Rows that are decrypted and turned at a time.
+const ROWS: usize = 32;
 
 /// Everything about one matrix that its batches share: nothing in it is secret.
 pub struct LaneCipher {
@@ -120,7 +120,7 @@ pub struct BatchPart<'a> {
     cols: Range<usize>,
 }
 
-/// W·R of some rows, [rows][lanes].
+/// W·R of some rows, [lanes][rows].
 pub struct Unmasked {
     rows: Range<usize>,
     words: Zeroizing<Vec<u32>>,
@@ -162,10 +162,25 @@ impl<'a> Batch<'a> {
         }
         let n = c.ring.n();
         let mut words = Zeroizing::new(vec![0u32; rows.len() * self.lanes]);
-        scratch.poly.resize(n, 0);
-        for (row, out) in rows.clone().zip(words.chunks_exact_mut(self.lanes)) {
-            c.ring.inverse_product(&mut scratch.poly, &c.companion[row * n..(row + 1) * n], &self.secret.ntt);
-            rescale::scale_down(&c.ring, c.grid.log2_t(), answer.row(row), &scratch.poly[..self.lanes], out);
+        let Scratch { poly, ints, .. } = scratch;
+        poly.resize(n, 0);
+        // Some rows at a time, so that they are turned while a cache has them; a stride that is no power of two, so
+        // that it can have them all.
+        let stride = self.lanes + TOGETHER;
+        if ints.len() < ROWS * stride {
+            // Not by growing, which would leave a copy behind.
+            ints.zeroize();
+            *ints = vec![0; ROWS * stride];
+        }
+        for first in rows.clone().step_by(ROWS) {
+            let some = first..(first + ROWS).min(rows.end);
+            for (row, out) in some.clone().zip(ints.chunks_exact_mut(stride)) {
+                c.ring.inverse_product(poly, &c.companion[row * n..(row + 1) * n], &self.secret.ntt);
+                let out = &mut out[..self.lanes];
+                rescale::scale_down(&c.ring, c.grid.log2_t(), answer.row(row), &poly[..self.lanes], out);
+            }
+            let to = &mut words[first - rows.start..];
+            transpose(c.ring.isa(), (some.len(), self.lanes), (ints, stride), (to, rows.len()));
         }
         Ok(Unmasked { rows, words })
     }
@@ -180,21 +195,12 @@ impl<'a> Batch<'a> {
             return Err(Error::Misuse("a batch that is not complete".into()));
         }
         let mut lanes = Vec::with_capacity(self.lanes);
-        let isa = self.cipher.ring.isa();
-        // [TOGETHER][ROWS]: as many lanes as a line of memory has words.
-        let mut tile = Zeroizing::new(vec![0u32; TOGETHER * ROWS]);
         for (group, keys) in self.keys.as_chunks::<32>().0.chunks(TOGETHER).enumerate() {
             let mut products: [Zeroizing<Vec<u32>>; TOGETHER] =
                 std::array::from_fn(|_| Zeroizing::new(Vec::with_capacity(self.cipher.rows)));
-            for part in parts {
-                for rows in part.words.chunks(ROWS * self.lanes) {
-                    let count = rows.len() / self.lanes;
-                    let from = &rows[group * TOGETHER..];
-                    transpose(isa, (count, TOGETHER), (from, self.lanes), (&mut tile, ROWS));
-                    for (product, tile) in products.iter_mut().zip(tile.chunks_exact(ROWS)) {
-                        product.extend_from_slice(&tile[..count]);
-                    }
-                }
+            for part in parts.iter().filter(|part| !part.rows.is_empty()) {
+                let words = part.words[group * TOGETHER * part.rows.len()..].chunks_exact(part.rows.len());
+                products.iter_mut().zip(words).for_each(|(product, words)| product.extend_from_slice(words));
             }
             for (key, product) in keys.iter().zip(products) {
                 lanes.push(Lane::new(self.cipher.grid.log2_t(), self.cipher.cols, Zeroizing::new(*key), product));
@@ -238,7 +244,7 @@ impl BatchPart<'_> {
         }
         let mut row = Zeroizing::new(vec![0u32; lanes]);
         for (j, out) in self.cols.clone().zip(out.chunks_exact_mut(lanes)) {
-            let Scratch { random, bytes, poly } = &mut *scratch;
+            let Scratch { random, bytes, poly, .. } = &mut *scratch;
             poly.resize(ring.n(), 0);
             ring.inverse_product(poly, cipher.common.block(j), &secret.ntt);
             sampler::fill_errors(random, ring, bytes, out);

@@ -53,6 +53,7 @@ pub mod noise;
 mod random;
 mod sampler;
 mod slices;
+mod stream;
 mod tile_challenge;
 mod verified;
 

@@ -1,7 +1,9 @@
-//! The random generator for secrets and errors: ChaCha20 with fast key erasure.
+//! The random generator for secrets and errors: AES-256 in counter mode with fast key erasure.
 
-use crate::Error;
-use chacha20::{ChaCha20, KeyIvInit, cipher::StreamCipher};
+use crate::{
+    Error,
+    stream::{StreamCipher, stream},
+};
 use zeroize::{Zeroize, Zeroizing};
 
 /// A generator seeded by the operating system.
@@ -29,11 +31,9 @@ impl Random {
 
     /// Fills `out` (up to 256 GiB) with fresh random bytes.
     pub fn fill(&mut self, out: &mut [u8]) {
-        let mut stream = ChaCha20::new(&self.key.into(), &[0; 12].into());
+        let mut stream = stream(&self.key);
         let mut next = Zeroizing::new([0; 32]);
         stream.write_keystream(next.as_mut_slice());
-        // Skips to a block boundary, where the stream is generated at full width.
-        stream.write_keystream(Zeroizing::new([0; 32]).as_mut_slice());
         stream.write_keystream(out);
         self.key.copy_from_slice(next.as_slice());
     }

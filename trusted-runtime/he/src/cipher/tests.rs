@@ -6,7 +6,8 @@ use kernels::{modulus, params::DEFAULT, product::product_on_the_fly};
 
 /// The noise of every useful coefficient of a whole encrypt and evaluate.
 fn measure(ring: &Ring, tiling: Tiling, k: u32, w: &Int8Matrix, x: &[i32]) -> Vec<f64> {
-    let mut scratch = Scratch { random: Random::from_key([3; 32]), bytes: Vec::new(), poly: Vec::new() };
+    let mut scratch =
+        Scratch { random: Random::from_key([3; 32]), bytes: Vec::new(), poly: Vec::new(), ints: Vec::new() };
     let cipher = MatrixCipher::new(ring, tiling, k, w, &mut scratch.random, 2).unwrap();
     let secret = Secret::random(ring, &mut scratch.random);
     let (encryptor, decryptor) = cipher.begin(secret, x).unwrap();
