@@ -170,7 +170,24 @@ pub(crate) fn inverse_lanes<L: Lanes>(
     }
     // Each stage doubles a bound, and differences are factors.
     let grown = f64_of(until.min(L::WIDTH) as u64);
-    let reduce = 2.0 * grown > room.limit;
+    if 2.0 * grown > room.limit {
+        inverse_pairs::<L, true>(l, f, tw, data, until);
+        1.0
+    } else {
+        inverse_pairs::<L, false>(l, f, tw, data, until);
+        grown
+    }
+}
+
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "must be compiled with the caller's target features")]
+fn inverse_pairs<L: Lanes, const REDUCE: bool>(
+    l: L,
+    f: &Field<L::V>,
+    tw: &Twiddles,
+    data: &mut [L::Block],
+    until: usize,
+) {
     let tables = [spread::<L>(tw, 0), spread::<L>(tw, 1), spread::<L>(tw, 2)];
     for (p, pair) in data.chunks_exact_mut(2).enumerate() {
         let (mut u, mut v) = l.deal(pair);
@@ -184,7 +201,7 @@ pub(crate) fn inverse_lanes<L: Lanes>(
                 let (w, wq) = tables[t.trailing_zeros() as usize];
                 let d = l.sub(u, v);
                 u = l.add(u, v);
-                u = if reduce { l.reduce(f, u) } else { u };
+                u = if REDUCE { l.reduce(f, u) } else { u };
                 v = l.mul(f, d, l.load(&w[p]), l.load(&wq[p]));
             }
             if t == L::WIDTH / 2 {
@@ -195,7 +212,6 @@ pub(crate) fn inverse_lanes<L: Lanes>(
         }
         l.undeal(u, v, pair);
     }
-    if reduce { 1.0 } else { grown }
 }
 
 /// Inverse stages of `groups`, from the last m before groups.end down to groups.start. Input and output at most half the
@@ -252,10 +268,9 @@ fn inverse_pass<L: Lanes, const REDUCE: bool>(l: L, f: &Field<L::V>, tw: &Twiddl
         let ((a, b), (c, d)) = (a.split_at_mut(len / 4), c.split_at_mut(len / 4));
         for (((a, b), c), d) in a.iter_mut().zip(b).zip(c).zip(d) {
             let (x0, x1, x2, x3) = (l.load(a), l.load(b), l.load(c), l.load(d));
-            let y0 = reduce(l.add(x0, x1));
             let y1 = l.mul(f, l.sub(x0, x1), w2.0, w2.1);
-            let y2 = reduce(l.add(x2, x3));
             let y3 = l.mul(f, l.sub(x2, x3), w3.0, w3.1);
+            let (y0, y2) = (reduce(l.add(x0, x1)), reduce(l.add(x2, x3)));
             l.store(l.add(y0, y2), a);
             l.store(reduce(l.add(y1, y3)), b);
             l.store(l.mul(f, l.sub(y0, y2), w1.0, w1.1), c);
