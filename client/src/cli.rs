@@ -58,7 +58,7 @@ pub struct LocalArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub evaluator_memory: Option<u64>,
     /// Lanes the runtime keeps ready for masked delegation, one for each vector that goes through the layers; 0 is as
-    /// many as its memory for them allows [default: the runtime's own]
+    /// many as its memory for them allows [default: the runtime's own; in a demo, 512 or what its request may take]
     #[arg(long, value_name = "N")]
     pub lanes: Option<u32>,
     /// Memory of the runtime for lanes, bytes or e.g. 2GiB [default: the runtime's own]

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use proto::v1;
 
-use crate::cli::{DemoArgs, Protocol};
+use crate::cli::{DemoArgs, LocalArgs, Protocol};
 use crate::deployment::{Deployment, EVALUATOR, RUNTIME, Setup, installed};
 use crate::inference::{Completion, request};
-use crate::lanes::fill;
+use crate::lanes::{fill, of_a_demo};
 use crate::progress::Progress;
 use crate::report::{Report, print, printable};
 use crate::stop::Stop;
@@ -26,10 +26,11 @@ pub async fn run(args: &DemoArgs, progress: &Arc<Progress>, stop: &Stop) -> Resu
         return Err(Error::Usage("the prompt is empty".into()));
     }
     installed()?;
+    let lanes = args.local.lanes.unwrap_or_else(|| of_a_demo(&args.prompt, args.max_tokens));
     let setup = Setup {
         model: model::resolve_async(&args.model, progress, stop).await?,
         protocol: args.protocol,
-        daemons: args.local.clone(),
+        daemons: LocalArgs { lanes: Some(lanes), ..args.local.clone() },
     };
     let begin = Instant::now();
     let mut deployment = Deployment::start(&setup, progress).await?;

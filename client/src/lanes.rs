@@ -50,6 +50,18 @@ pub async fn fill(deployment: &mut Deployment, max_tokens: u32, progress: &Progr
     Ok(())
 }
 
+/// Lanes that a demo keeps unless it is told otherwise: a part of a batch, ready sooner and in less memory than a whole
+/// one, and enough for its one request, however short the tokens of its prompt are.
+#[must_use]
+pub fn of_a_demo(prompt: &str, max_tokens: u32) -> u32 {
+    const FEW: u64 = 512;
+    const BATCH: u64 = 2048;
+    // Lanes come in multiples of this.
+    const STEP: u64 = 32;
+    let wanted = PROMPT_LANES + prompt.len() as u64 + u64::from(max_tokens);
+    u32::try_from(wanted.next_multiple_of(STEP).clamp(FEW, BATCH)).unwrap_or(u32::MAX)
+}
+
 /// Lanes to wait for before a request for `max_tokens` tokens; no sequence takes more than the context has positions.
 #[must_use]
 pub fn wanted(max_tokens: u32, model: &v1::DescribeResponse) -> u64 {
@@ -180,6 +192,13 @@ mod tests {
         assert_eq!(shown(&again), Ok(Some(96)));
         let grows = [10, 20, 30, 40, 50, 96].map(|ready| pool(ready, 2048, "one of two evaluators is down"));
         assert_eq!(shown(&grows), Ok(Some(96)), "lanes are added in spite of it");
+    }
+
+    #[test]
+    fn a_demo_keeps_a_part_of_a_batch_that_is_enough() {
+        assert_eq!(of_a_demo("Why?", 32), 512);
+        assert_eq!(of_a_demo(&"x".repeat(500), 32), 608);
+        assert_eq!(of_a_demo(&"x".repeat(9000), u32::MAX), 2048);
     }
 
     #[test]
