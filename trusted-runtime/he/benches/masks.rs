@@ -100,7 +100,7 @@ impl Unit {
         let (n, ring) = (self.ring.n(), &self.ring);
         let (mut words, mut message, mut packed) = (vec![0; Self::COLS * n], Vec::new(), 0.0);
         let start = Instant::now();
-        let batch = self.cipher.batch(n, self.scratch.random()).unwrap();
+        let mut batch = self.cipher.batch(n, self.scratch.random()).unwrap();
         let drawn = Instant::now();
         let mut folds = LaneFolds::new(&self.challenge, n);
         while let Some(part) = batch.take(8) {
@@ -120,10 +120,11 @@ impl Unit {
         let taken = Instant::now();
         let answer = self.challenge.verify(ring, &sums, answer).unwrap();
         let verified = Instant::now();
-        let step = |first: usize, scratch: &mut Scratch| batch.decrypt(&answer, first..first + 32, scratch).unwrap();
-        let parts: Vec<_> = (0..Self::ROWS).step_by(32).map(|first| step(first, &mut self.scratch)).collect();
+        for first in (0..Self::ROWS).step_by(32) {
+            batch.decrypt(&answer, first..first + 32, &mut self.scratch).unwrap();
+        }
         let decrypted = Instant::now();
-        let lanes = batch.finish(&parts).unwrap();
+        let lanes = batch.finish().unwrap();
         let done = Instant::now();
         let ns = |from: Instant, to: Instant, count: usize| (to.0 - from.0) * 1e9 / count as f64;
         let prices = Prices {
@@ -259,7 +260,7 @@ fn report(layers: &Layers) {
         ("row: unpacked and checked for range", price(|p| p.take)),
         ("row: folded and compared", price(|p| p.verify)),
         ("row: decrypted", price(|p| p.decrypt)),
-        ("row: dealt into lanes", price(|p| p.finish)),
+        ("row: made into lanes", price(|p| p.finish)),
     ];
     for (name, ns) in columns {
         println!("{name:<40} {ns:>8.2}");

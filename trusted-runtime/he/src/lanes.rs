@@ -22,8 +22,8 @@ use std::{
 };
 use zeroize::{Zeroize, Zeroizing};
 
-/// Lanes whose masks are written together.
-const TOGETHER: usize = 16;
+/// Lanes whose masks are written together: two lines of memory.
+const TOGETHER: usize = 32;
 /// Rows that are decrypted and turned at a time.
 const ROWS: usize = 32;
 
@@ -99,7 +99,9 @@ impl LaneCipher {
             }
             transpose(self.ring.isa(), (TOGETHER, self.cols), (&some, self.cols), (group, TOGETHER));
         }
-        Ok(Batch { cipher: self, lanes, secret, keys, masks, next: AtomicUsize::new(0) })
+        let products = (0..lanes).map(|_| Zeroizing::new(vec![0; self.rows])).collect();
+        let next = AtomicUsize::new(0);
+        Ok(Batch { cipher: self, lanes, secret, keys, masks, next, products, decrypted: vec![false; self.rows] })
     }
 }
 
@@ -112,25 +114,15 @@ pub struct Batch<'a> {
     /// R mod t, [lanes/TOGETHER][cols][TOGETHER]: written and read in runs.
     masks: Zeroizing<Vec<u32>>,
     next: AtomicUsize,
+    /// W·R mod t, one vector a lane, and which rows of it are there.
+    products: Vec<Zeroizing<Vec<u32>>>,
+    decrypted: Vec<bool>,
 }
 
 /// Some consecutive columns of a batch, to be encrypted once.
 pub struct BatchPart<'a> {
     batch: &'a Batch<'a>,
     cols: Range<usize>,
-}
-
-/// W·R of some rows, [lanes][rows].
-pub struct Unmasked {
-    rows: Range<usize>,
-    words: Zeroizing<Vec<u32>>,
-}
-
-impl Unmasked {
-    /// The first of its rows.
-    pub fn first_row(&self) -> usize {
-        self.rows.start
-    }
 }
 
 impl<'a> Batch<'a> {
@@ -146,68 +138,64 @@ impl<'a> Batch<'a> {
         (start < total).then(|| BatchPart { batch: self, cols: start..(start + count).min(total) })
     }
 
-    /// Decrypts rows `rows` of a verified answer.
+    /// Decrypts rows `rows` of a verified answer into the lanes.
     ///
     /// # Errors
     /// [`Error::Misuse`] if the answer does not hold them.
     pub fn decrypt(
-        &self,
+        &mut self,
         answer: &Verified<LaneAnswer>,
         rows: Range<usize>,
         scratch: &mut Scratch,
-    ) -> Result<Unmasked, Error> {
-        let (c, answer) = (self.cipher, answer.get());
-        if rows.start < answer.rows().start || rows.end > answer.rows().end || answer.lanes() != self.lanes {
+    ) -> Result<(), Error> {
+        let (c, lanes, answer) = (self.cipher, self.lanes, answer.get());
+        if rows.start < answer.rows().start || rows.end > answer.rows().end || answer.lanes() != lanes {
             return Err(Error::Misuse(format!("rows {rows:?} of an answer with {:?}", answer.rows())));
         }
         let n = c.ring.n();
-        let mut words = Zeroizing::new(vec![0u32; rows.len() * self.lanes]);
         let Scratch { poly, ints, .. } = scratch;
         poly.resize(n, 0);
         // Some rows at a time, so that they are turned while a cache has them; a stride that is no power of two, so
         // that it can have them all.
-        let stride = self.lanes + TOGETHER;
-        if ints.len() < ROWS * stride {
-            // Not by growing, which would leave a copy behind.
-            ints.zeroize();
-            *ints = vec![0; ROWS * stride];
-        }
+        let stride = lanes + TOGETHER;
+        let (before, after) = wiped(ints, ROWS * (stride + lanes)).split_at_mut(ROWS * stride);
         for first in rows.clone().step_by(ROWS) {
             let some = first..(first + ROWS).min(rows.end);
-            for (row, out) in some.clone().zip(ints.chunks_exact_mut(stride)) {
+            for (row, out) in some.clone().zip(before.chunks_exact_mut(stride)) {
                 c.ring.inverse_product(poly, &c.companion[row * n..(row + 1) * n], &self.secret.ntt);
-                let out = &mut out[..self.lanes];
-                rescale::scale_down(&c.ring, c.grid.log2_t(), answer.row(row), &poly[..self.lanes], out);
+                let out = &mut out[..lanes];
+                rescale::scale_down(&c.ring, c.grid.log2_t(), answer.row(row), &poly[..lanes], out);
             }
-            let to = &mut words[first - rows.start..];
-            transpose(c.ring.isa(), (some.len(), self.lanes), (ints, stride), (to, rows.len()));
+            transpose(c.ring.isa(), (some.len(), lanes), (before, stride), (after, ROWS));
+            for (product, words) in self.products.iter_mut().zip(after.chunks_exact(ROWS)) {
+                product[some.clone()].copy_from_slice(&words[..some.len()]);
+            }
         }
-        Ok(Unmasked { rows, words })
+        self.decrypted[rows].fill(true);
+        Ok(())
     }
 
-    /// The lanes, from the decrypted rows of the whole matrix in order.
+    /// The lanes.
     ///
     /// # Errors
-    /// [`Error::Misuse`] if rows are missing or columns were never encrypted.
-    pub fn finish(self, parts: &[Unmasked]) -> Result<Vec<Lane>, Error> {
-        let end = parts.iter().try_fold(0, |at, part| (part.rows.start == at).then_some(part.rows.end));
-        if end != Some(self.cipher.rows) || self.next.load(Ordering::Relaxed) < self.cipher.cols {
+    /// [`Error::Misuse`] if rows were never decrypted or columns never encrypted.
+    pub fn finish(self) -> Result<Vec<Lane>, Error> {
+        let Self { cipher: c, keys, next, products, decrypted, .. } = self;
+        if decrypted.contains(&false) || next.load(Ordering::Relaxed) < c.cols {
             return Err(Error::Misuse("a batch that is not complete".into()));
         }
-        let mut lanes = Vec::with_capacity(self.lanes);
-        for (group, keys) in self.keys.as_chunks::<32>().0.chunks(TOGETHER).enumerate() {
-            let mut products: [Zeroizing<Vec<u32>>; TOGETHER] =
-                std::array::from_fn(|_| Zeroizing::new(Vec::with_capacity(self.cipher.rows)));
-            for part in parts.iter().filter(|part| !part.rows.is_empty()) {
-                let words = part.words[group * TOGETHER * part.rows.len()..].chunks_exact(part.rows.len());
-                products.iter_mut().zip(words).for_each(|(product, words)| product.extend_from_slice(words));
-            }
-            for (key, product) in keys.iter().zip(products) {
-                lanes.push(Lane::new(self.cipher.grid.log2_t(), self.cipher.cols, Zeroizing::new(*key), product));
-            }
-        }
-        Ok(lanes)
+        let lane = |(key, product): (&[u8; 32], _)| Lane::new(c.grid.log2_t(), c.cols, Zeroizing::new(*key), product);
+        Ok(keys.as_chunks::<32>().0.iter().zip(products).map(lane).collect())
     }
+}
+
+/// At least `len` words; a buffer that must grow is wiped and not copied.
+fn wiped(ints: &mut Vec<u32>, len: usize) -> &mut [u32] {
+    if ints.len() < len {
+        ints.zeroize();
+        *ints = vec![0; len];
+    }
+    ints
 }
 
 impl BatchPart<'_> {

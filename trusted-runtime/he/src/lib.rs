@@ -65,7 +65,7 @@ pub use grid::Grid;
 pub use lane::{Lane, Masked, Unproven};
 pub use lane_answer::{LaneAnswer, LaneAnswers};
 pub use lane_challenge::{LaneChallenge, LaneFolds, LaneSums, SHARD_ROWS};
-pub use lanes::{Batch, BatchPart, LaneCipher, Unmasked};
+pub use lanes::{Batch, BatchPart, LaneCipher};
 pub use noise::WeightNorms;
 pub use random::Random;
 pub use sampler::ETA;

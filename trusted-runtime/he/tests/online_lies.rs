@@ -68,13 +68,13 @@ impl Bench {
             return lane;
         }
         let lanes = self.ring.n();
-        let batch = self.cipher.batch(lanes, self.scratch.random()).unwrap();
+        let mut batch = self.cipher.batch(lanes, self.scratch.random()).unwrap();
         let mut folds = LaneFolds::new(&self.challenge, lanes);
         let mut words = vec![0; COLS * lanes];
         batch.take(COLS).unwrap().encrypt(&self.challenge, &mut folds, &mut self.scratch, &mut words).unwrap();
         let answer = multiply(&self.ring, &self.w, &words, &self.challenge, &folds.finish(&self.ring));
-        let part = batch.decrypt(&answer, 0..ROWS, &mut self.scratch).unwrap();
-        self.ready = batch.finish(&[part]).unwrap();
+        batch.decrypt(&answer, 0..ROWS, &mut self.scratch).unwrap();
+        self.ready = batch.finish().unwrap();
         self.ready.pop().unwrap()
     }
 

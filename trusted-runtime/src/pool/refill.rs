@@ -16,7 +16,7 @@ use std::{
     sync::{Arc, PoisonError, Weak, atomic::Ordering, mpsc::RecvTimeoutError},
     time::{Duration, Instant},
 };
-use trusted_he::{Lane, LaneAnswer, LaneAnswers, LaneChallenge, LaneCipher, LaneFolds, Scratch, Unmasked, Verified};
+use trusted_he::{Batch, Lane, LaneAnswer, LaneAnswers, LaneChallenge, LaneCipher, LaneFolds, Scratch, Verified};
 
 /// Columns encrypted at a time: as many as one pass of the check takes.
 const COLUMNS: usize = 8;
@@ -240,7 +240,7 @@ impl Task<'_> {
         let bulk = |e| Failure::of(e, Check::Bulk);
         let ring = self.pool.delegate.ring.clone();
         let start = own_time();
-        let batch = cipher.batch(lanes, self.scratch.random()).map_err(bulk)?;
+        let mut batch = cipher.batch(lanes, self.scratch.random()).map_err(bulk)?;
         let mut folds = LaneFolds::new(&self.challenge, lanes);
         let mut messages = Vec::new();
         let mut words = vec![0; COLUMNS * lanes];
@@ -255,34 +255,27 @@ impl Task<'_> {
             self.cost.crypto += own_time() - start;
         }
         let sums = folds.finish(&ring);
-        let mut parts = Vec::new();
         let challenge = self.challenge.clone();
         let rows = self.pool.delegate.plan.matrices[self.index].matrix.int8.rows();
         self.multiply((rows, lanes), &messages, |task, answer| {
             let start = own_time();
             let answer = challenge.verify(&ring, &sums, answer).map_err(bulk)?;
             task.cost.crypto += own_time() - start;
-            task.decrypt(&batch, &answer, &mut parts)
+            task.decrypt(&mut batch, &answer)
         })?;
-        parts.sort_by_key(Unmasked::first_row);
         let start = own_time();
-        let lanes = batch.finish(&parts).map_err(bulk);
+        let lanes = batch.finish().map_err(bulk);
         self.cost.crypto += own_time() - start;
         lanes
     }
 
-    fn decrypt(
-        &mut self,
-        batch: &trusted_he::Batch<'_>,
-        answer: &Verified<LaneAnswer>,
-        parts: &mut Vec<Unmasked>,
-    ) -> Result<(), Failure> {
+    fn decrypt(&mut self, batch: &mut Batch<'_>, answer: &Verified<LaneAnswer>) -> Result<(), Failure> {
         let shard = answer.rows();
         for first in shard.clone().step_by(ROWS) {
             self.pool.yield_to_requests()?;
             let start = own_time();
             let rows = first..(first + ROWS).min(shard.end);
-            parts.push(batch.decrypt(answer, rows, self.scratch).map_err(|e| Failure::of(e, Check::Bulk))?);
+            batch.decrypt(answer, rows, self.scratch).map_err(|e| Failure::of(e, Check::Bulk))?;
             self.cost.crypto += own_time() - start;
         }
         Ok(())
