@@ -309,8 +309,8 @@ impl Lanes for Avx512 {
                 for (r, row) in weights.iter().enumerate() {
                     let w = row.as_ptr().add(k).cast::<i32>().read_unaligned();
                     let wide = _mm512_set1_epi32(w);
-                    for h in 0..P / 2 {
-                        twos[r][h] = _mm512_dpwssd_epi32(twos[r][h], wide, _mm512_loadu_si512(d.add(2 * h).cast()));
+                    for (h, sum) in twos[r].iter_mut().enumerate().take(P / 2) {
+                        *sum = _mm512_dpwssd_epi32(*sum, wide, _mm512_loadu_si512(d.add(2 * h).cast()));
                     }
                     if P % 2 == 1 {
                         let last = _mm256_loadu_si256(d.add(P - 1).cast());
@@ -320,8 +320,8 @@ impl Lanes for Avx512 {
             }
             for (r, row) in acc.iter_mut().enumerate() {
                 let row = row.as_mut_ptr();
-                for h in 0..P / 2 {
-                    _mm512_storeu_si512(row.add(2 * h).cast(), twos[r][h]);
+                for (h, sum) in twos[r].iter().enumerate().take(P / 2) {
+                    _mm512_storeu_si512(row.add(2 * h).cast(), *sum);
                 }
                 if P % 2 == 1 {
                     _mm256_storeu_si256(row.add(P - 1).cast(), ones[r]);

@@ -176,7 +176,7 @@ fn patience_ends_with_a_reason() {
 fn mismatches_are_refused_at_once_with_both_sides() {
     for (mode, says) in [
         (Mode::Version, "it has version 9.9.9, this runtime has"),
-        (Mode::Protocol, "it has protocol 77, this runtime has 2"),
+        (Mode::Protocol, "it has protocol 77, this runtime has 3"),
         (Mode::Params, "it has ring parameters abababab"),
         (Mode::SmallMessages, "messages of 5000 bytes"),
         (Mode::LookupOther, "it describes matrix"),
