@@ -43,28 +43,30 @@ fn rename(name: &str, pairs: &[(&str, &str)]) -> String {
 }
 
 /// Writes the model of a tiny GGUF file the way Hugging Face would.
-fn write_directory(dir: &Path, gguf: &Gguf, llama: bool, store: Store) {
+fn write_directory(dir: &Path, gguf: &Gguf, family: &str, store: Store) {
     let mut tensors: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
     for (name, info) in gguf.tensors() {
         let (shape, values) = (info.shape.clone(), gguf.weights(name).unwrap());
-        if llama {
+        if family != "gpt2" {
             let values = match name.as_str() {
-                n if n.contains("attn_q.") => halves(&shape, &values, 4),
-                n if n.contains("attn_k.") => halves(&shape, &values, 2),
+                n if n.contains("attn_q.") && family == "llama" => halves(&shape, &values, 4),
+                n if n.contains("attn_k.") && family == "llama" => halves(&shape, &values, 2),
                 _ => values,
             };
             let name = rename(
                 name,
                 &[
+                    ("attn_q_norm", "self_attn.q_norm"),
+                    ("attn_k_norm", "self_attn.k_norm"),
                     ("token_embd", "model.embed_tokens"),
                     ("output_norm", "model.norm"),
                     ("blk.", "model.layers."),
                     ("attn_norm", "input_layernorm"),
                     ("ffn_norm", "post_attention_layernorm"),
                     ("attn_output", "self_attn.o_proj"),
-                    ("attn_q", "self_attn.q_proj"),
-                    ("attn_k", "self_attn.k_proj"),
-                    ("attn_v", "self_attn.v_proj"),
+                    ("attn_q.", "self_attn.q_proj."),
+                    ("attn_k.", "self_attn.k_proj."),
+                    ("attn_v.", "self_attn.v_proj."),
                     ("ffn_", "mlp."),
                 ],
             );
@@ -93,7 +95,7 @@ fn write_directory(dir: &Path, gguf: &Gguf, llama: bool, store: Store) {
             tensors.push((format!("transformer.{name}"), shape, values));
         }
     }
-    if !llama {
+    if family == "gpt2" {
         tensors.push(("transformer.h.0.attn.bias".to_owned(), vec![1], vec![1.0]));
     }
     let shards = if store == Store::Single { 1 } else { 3 };
@@ -117,8 +119,8 @@ fn write_directory(dir: &Path, gguf: &Gguf, llama: bool, store: Store) {
     if store == Store::Sharded {
         write_json(dir, "model.safetensors.index.json", &json!({"metadata": {}, "weight_map": map}));
     }
-    write_json(dir, "config.json", &config(llama));
-    write_json(dir, "tokenizer.json", &tokenizer(gguf, llama));
+    write_json(dir, "config.json", &config(family));
+    write_json(dir, "tokenizer.json", &tokenizer(gguf, family));
     let template = "{% for m in messages %}{{ m.role }}:{{ m.content }}{{ eos_token }}{% endfor %}";
     write_json(
         dir,
@@ -131,21 +133,26 @@ fn write_json(dir: &Path, name: &str, value: &Value) {
     std::fs::write(dir.join(name), serde_json::to_vec(value).unwrap()).unwrap();
 }
 
-fn config(llama: bool) -> Value {
-    // GGUF stores 1e-5 as f32, whose exact value this is.
+/// What config.json says of a tiny model. GGUF stores epsilons as f32, whose exact values these are.
+fn config(family: &str) -> Value {
     let epsilon = f64::from(1e-5f32);
-    if llama {
-        json!({"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-            "num_hidden_layers": 3, "intermediate_size": 176, "max_position_embeddings": 256, "vocab_size": 260,
-            "rms_norm_eps": epsilon, "rope_theta": 100000.0, "hidden_act": "silu", "tie_word_embeddings": false,
-            "eos_token_id": [258, 256]})
-    } else {
-        json!({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 256, "n_inner": 256,
-            "vocab_size": 260, "layer_norm_epsilon": epsilon, "activation_function": "gelu_new", "eos_token_id": 258})
+    let mut common = json!({"model_type": family, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "num_hidden_layers": 3, "intermediate_size": 176, "max_position_embeddings": 256, "vocab_size": 260,
+        "rms_norm_eps": f64::from(1e-6f32), "tie_word_embeddings": false, "eos_token_id": [258, 256]});
+    let mut with = |more: Value| {
+        common.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        common.clone()
+    };
+    match family {
+        "llama" => with(json!({"rms_norm_eps": epsilon, "head_dim": 16, "rope_theta": 100000.0, "hidden_act": "silu"})),
+        "qwen3" => with(json!({"head_dim": 32, "rope_theta": 1e6, "hidden_act": "silu", "use_sliding_window": false,
+            "max_window_layers": 28, "sliding_window": null, "layer_types": ["full_attention", "full_attention", "full_attention"]})),
+        _ => json!({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 256, "n_inner": 256,
+            "vocab_size": 260, "layer_norm_epsilon": epsilon, "activation_function": "gelu_new", "eos_token_id": 258}),
     }
 }
 
-fn tokenizer(gguf: &Gguf, llama: bool) -> Value {
+fn tokenizer(gguf: &Gguf, family: &str) -> Value {
     let Some(Meta::Texts(tokens)) = gguf.get("tokenizer.ggml.tokens") else { panic!("no tokens") };
     let vocab: BTreeMap<&str, usize> = tokens.iter().enumerate().map(|(i, t)| (t.as_str(), i)).collect();
     let added: Vec<Value> = (256..260)
@@ -153,8 +160,10 @@ fn tokenizer(gguf: &Gguf, llama: bool) -> Value {
         .collect();
     let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
     let digits = json!({"type": "Digits", "individual_digits": true});
-    let pre =
-        if llama { json!({"type": "Sequence", "pretokenizers": [digits, byte_level]}) } else { byte_level.clone() };
+    let pre = match family {
+        "llama" => json!({"type": "Sequence", "pretokenizers": [digits, byte_level]}),
+        _ => byte_level.clone(),
+    };
     json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
         "pre_tokenizer": pre, "post_processor": null, "decoder": byte_level,
         "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
@@ -170,15 +179,15 @@ pub(crate) fn logits(model: &model::Model, linear: &dyn Linear, prompt: &[u32]) 
 
 #[test]
 fn directories_give_the_same_model_as_gguf() {
-    for (name, llama) in [("tiny-llama.gguf", true), ("tiny-gpt2.gguf", false)] {
-        let path = tiny(name);
+    for name in ["llama", "qwen3", "gpt2"] {
+        let path = tiny(&format!("tiny-{name}.gguf"));
         let original = model::load_float(&path.display().to_string(), &quiet).unwrap();
         let gguf = Gguf::parse(name, std::fs::read(&path).unwrap()).unwrap();
         let prompt = "naïve <|im_start|>user 123";
         let tokens = original.tokenizer.encode(prompt);
         for store in [Store::Single, Store::Sharded] {
             let dir = tempfile::tempdir().unwrap();
-            write_directory(dir.path(), &gguf, llama, store);
+            write_directory(dir.path(), &gguf, name, store);
             let source = dir.path().display().to_string();
             let copy = model::load_float(&source, &quiet).unwrap();
             assert_eq!(copy.tokenizer.encode(prompt), tokens);
@@ -207,16 +216,16 @@ fn bad_directories_are_named() {
     let gguf = Gguf::parse("tiny", std::fs::read(tiny("tiny-llama.gguf")).unwrap()).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path();
-    let fresh = || write_directory(at, &gguf, true, Store::Single);
+    let fresh = || write_directory(at, &gguf, "llama", Store::Single);
     fresh();
-    let mut bad = config(true);
+    let mut bad = config("llama");
     bad["intermediate_size"] = json!(180);
     write_json(at, "config.json", &bad);
     assert_eq!(
         refusal(at),
         "FILE/model.safetensors: tensor model.layers.0.mlp.gate_proj.weight has shape [176, 64], expected [180, 64]"
     );
-    bad = config(true);
+    bad = config("llama");
     bad["num_hidden_layers"] = json!(4);
     write_json(at, "config.json", &bad);
     assert_eq!(
@@ -233,11 +242,11 @@ fn bad_directories_are_named() {
     assert!(refusal(at).starts_with("FILE/config.json: not JSON"));
 
     fresh();
-    let mut wrong = tokenizer(&gguf, true);
+    let mut wrong = tokenizer(&gguf, "llama");
     wrong["decoder"] = json!({"type": "Metaspace"});
     write_json(at, "tokenizer.json", &wrong);
     assert_eq!(refusal(at), "FILE/tokenizer.json: decoder \"Metaspace\" is not supported, expected \"ByteLevel\"");
-    wrong = tokenizer(&gguf, true);
+    wrong = tokenizer(&gguf, "llama");
     wrong["added_tokens"][3]["id"] = json!(300);
     wrong["added_tokens"][3]["content"] = json!("<extra>");
     write_json(at, "tokenizer.json", &wrong);

@@ -56,7 +56,7 @@ fn refused_models_are_named() {
     };
     assert_eq!(
         refused(&set("general.architecture", Meta::Text("mamba".to_owned()))),
-        "FILE: unknown architecture \"mamba\", expected one of: llama, gpt2"
+        "FILE: unknown architecture \"mamba\", expected one of: llama, qwen3, gpt2"
     );
     assert_eq!(
         refused(&|m, _| drop(m.remove("llama.block_count"))),

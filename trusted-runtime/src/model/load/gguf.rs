@@ -197,11 +197,15 @@ impl Tensors for Gguf {
         canonical.to_owned()
     }
 
-    fn shape(&self, canonical: &str) -> Option<Vec<usize>> {
+    fn has(&self, canonical: &str) -> bool {
+        self.tensors.contains_key(canonical)
+    }
+
+    fn shape(&self, canonical: &str, _wanted: &[usize]) -> Option<Vec<usize>> {
         self.tensors.get(canonical).map(|t| t.shape.clone())
     }
 
-    fn read(&self, canonical: &str) -> Result<Vec<f32>, Error> {
+    fn read(&self, canonical: &str, _shape: &[usize]) -> Result<Vec<f32>, Error> {
         self.weights(canonical)
     }
 
