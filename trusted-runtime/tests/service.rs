@@ -53,7 +53,7 @@ async fn greedy_ids_equal_the_references_over_mutual_tls() {
     let refs: serde_json::Value = serde_json::from_str(&refs).expect("json");
     let certs = Certificates::make();
     let server = certs.server_flags();
-    for name in ["gpt2", "llama", "qwen3"] {
+    for name in ["gpt2", "llama", "qwen3", "gemma3"] {
         let path = tiny(&format!("tiny-{name}.gguf"));
         let mut args = vec!["--protocol", "local", "--weights", "w16", "--model", &path];
         args.extend(server.iter().map(String::as_str));

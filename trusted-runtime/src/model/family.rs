@@ -1,6 +1,7 @@
 //! The families of models, one file each: what its files call sizes and tensors, and its forward pass.
 //! A new family is a file here and a line in [`FAMILIES`].
 
+mod gemma3;
 pub(super) mod gpt2;
 pub(super) mod llama;
 pub(super) mod qwen3;
@@ -16,7 +17,7 @@ use serde::{Serialize, Serializer};
 use std::{fmt, sync::Arc};
 
 /// Every family that this program computes.
-const FAMILIES: [Entry; 3] = [llama::ENTRY, qwen3::ENTRY, gpt2::ENTRY];
+const FAMILIES: [Entry; 4] = [llama::ENTRY, qwen3::ENTRY, gemma3::ENTRY, gpt2::ENTRY];
 
 /// How a family's files are recognized and read.
 struct Entry {
@@ -110,7 +111,10 @@ impl Serialize for Architecture {
 /// [`Error::Model`] naming the file and the key.
 pub(super) fn from_gguf(keys: &Keys<'_>) -> Result<ModelConfig, Error> {
     let name = keys.architecture();
-    let entry = FAMILIES.iter().find(|f| f.name == name).ok_or_else(|| unknown(keys.file(), name))?;
+    let entry = FAMILIES
+        .iter()
+        .find(|f| f.name == name)
+        .ok_or_else(|| unknown(keys.file(), name, &Architecture::supported()))?;
     let config = (entry.gguf)(keys)?;
     config.check(keys.file())?;
     Ok(config)
@@ -121,16 +125,19 @@ pub(super) fn from_gguf(keys: &Keys<'_>) -> Result<ModelConfig, Error> {
 /// # Errors
 /// [`Error::Model`] naming the file and the field.
 pub(super) fn from_json(f: &Field<'_>) -> Result<ModelConfig, Error> {
-    let known = || FAMILIES.map(|f| f.model_type).join(", ");
-    let Some(name) = f.optional_text("model_type") else { return f.wrong("model_type", &known()) };
+    let known = FAMILIES.map(|f| f.model_type).join(", ");
+    if !f.get("vision_config").is_null() {
+        return f.wrong("vision_config", "none (images are not supported)");
+    }
+    let Some(name) = f.optional_text("model_type") else { return f.wrong("model_type", &known) };
     let Some(entry) = FAMILIES.iter().find(|f| f.model_type == name) else {
-        return Err(unknown(f.file(), name));
+        return Err(unknown(f.file(), name, &known));
     };
     let config = (entry.json)(f)?;
     config.check(f.file())?;
     Ok(config)
 }
 
-fn unknown(file: &str, name: &str) -> Error {
-    Error::Model(format!("{file}: unknown architecture {name:?}, expected one of: {}", Architecture::supported()))
+fn unknown(file: &str, name: &str, known: &str) -> Error {
+    Error::Model(format!("{file}: unknown architecture {name:?}, expected one of: {known}"))
 }

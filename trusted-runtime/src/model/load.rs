@@ -14,7 +14,8 @@ mod safetensors;
 
 pub(crate) use directory::Directory;
 pub(crate) use file::{Progress, read_and_hash};
-pub(crate) use json::Field;
+pub(crate) use gguf::Value;
+pub(crate) use json::{Field, Rope};
 pub(crate) use metadata::Keys;
 pub(crate) use names::{Layout, block_part, gated_block};
 

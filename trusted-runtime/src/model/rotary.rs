@@ -43,6 +43,12 @@ impl Rotary {
         self
     }
 
+    /// Every frequency divided by `factor` (position interpolation).
+    pub(super) fn slowed(mut self, factor: f64) -> Self {
+        self.frequencies.iter_mut().for_each(|f| *f /= factor);
+        self
+    }
+
     /// The turns of the positions `start .. start + positions`, in double precision first.
     #[expect(clippy::cast_precision_loss, reason = "positions are below 2^24")]
     #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the point")]

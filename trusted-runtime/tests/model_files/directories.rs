@@ -51,6 +51,7 @@ fn write_directory(dir: &Path, gguf: &Gguf, family: &str, store: Store) {
             let values = match name.as_str() {
                 n if n.contains("attn_q.") && family == "llama" => halves(&shape, &values, 4),
                 n if n.contains("attn_k.") && family == "llama" => halves(&shape, &values, 2),
+                n if n.contains("norm") && family == "gemma3" => values.iter().map(|v| v - 1.0).collect(),
                 _ => values,
             };
             let name = rename(
@@ -62,7 +63,12 @@ fn write_directory(dir: &Path, gguf: &Gguf, family: &str, store: Store) {
                     ("output_norm", "model.norm"),
                     ("blk.", "model.layers."),
                     ("attn_norm", "input_layernorm"),
-                    ("ffn_norm", "post_attention_layernorm"),
+                    (
+                        "ffn_norm",
+                        if family == "gemma3" { "pre_feedforward_layernorm" } else { "post_attention_layernorm" },
+                    ),
+                    ("post_attention_norm", "post_attention_layernorm"),
+                    ("post_ffw_norm", "post_feedforward_layernorm"),
                     ("attn_output", "self_attn.o_proj"),
                     ("attn_q.", "self_attn.q_proj."),
                     ("attn_k.", "self_attn.k_proj."),
@@ -147,6 +153,10 @@ fn config(family: &str) -> Value {
         "llama" => with(json!({"rms_norm_eps": epsilon, "head_dim": 16, "rope_theta": 100000.0, "hidden_act": "silu"})),
         "qwen3" => with(json!({"head_dim": 32, "rope_theta": 1e6, "hidden_act": "silu", "use_sliding_window": false,
             "max_window_layers": 28, "sliding_window": null, "layer_types": ["full_attention", "full_attention", "full_attention"]})),
+        "gemma3" => with(json!({"model_type": "gemma3_text", "head_dim": 32, "num_hidden_layers": 7,
+            "num_key_value_heads": 1, "hidden_activation": "gelu_pytorch_tanh", "rope_theta": 1e6,
+            "rope_local_base_freq": 10000.0, "query_pre_attn_scalar": 32, "sliding_window": 8,
+            "sliding_window_pattern": 6, "attn_logit_softcapping": null, "final_logit_softcapping": null})),
         _ => json!({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 256, "n_inner": 256,
             "vocab_size": 260, "layer_norm_epsilon": epsilon, "activation_function": "gelu_new", "eos_token_id": 258}),
     }
@@ -179,7 +189,7 @@ pub(crate) fn logits(model: &model::Model, linear: &dyn Linear, prompt: &[u32]) 
 
 #[test]
 fn directories_give_the_same_model_as_gguf() {
-    for name in ["llama", "qwen3", "gpt2"] {
+    for name in ["llama", "qwen3", "gemma3", "gpt2"] {
         let path = tiny(&format!("tiny-{name}.gguf"));
         let original = model::load_float(&path.display().to_string(), &quiet).unwrap();
         let gguf = Gguf::parse(name, std::fs::read(&path).unwrap()).unwrap();
@@ -209,6 +219,52 @@ fn directories_give_the_same_model_as_gguf() {
             assert_eq!(hash, quantized.sha256);
         }
     }
+}
+
+/// Llama 3's factors are a rule in config.json and a tensor in GGUF.
+#[test]
+fn stretched_rotations_are_the_same_from_both_formats() {
+    let gguf = Gguf::parse("tiny", std::fs::read(tiny("tiny-llama.gguf")).unwrap()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    write_directory(dir.path(), &gguf, "llama", Store::Single);
+    let source = dir.path().display().to_string();
+    let prompt: Vec<u32> = (40..100).collect();
+    let run = |source: &str| {
+        let m = model::load_float(source, &quiet).unwrap();
+        logits(&m.model, &m.linear, &prompt)
+    };
+    let plain = run(&source);
+    // 64 positions first: the shortest of eight wavelengths, 2·pi, is kept, the longest stretched, two are between.
+    let rule = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64});
+    let mut scaled = config("llama");
+    scaled["rope_scaling"] = rule.clone();
+    write_json(dir.path(), "config.json", &scaled);
+    let stretched = run(&source);
+    assert_ne!(plain, stretched);
+    let mut newer = config("llama");
+    newer["rope_theta"] = Value::Null;
+    newer["rope_parameters"] = rule;
+    newer["rope_parameters"]["rope_theta"] = json!(100000.0);
+    write_json(dir.path(), "config.json", &newer);
+    assert_eq!(run(&source), stretched);
+    // Wavelength of pair i: 2·pi·100000^(i/8); the rule by hand.
+    let factors: Vec<f32> = (0..8)
+        .map(|i| {
+            let wave = std::f64::consts::TAU * 100000f64.powf(f64::from(i) / 8.0);
+            let smooth = ((64.0 / wave - 1.0) / 3.0).clamp(0.0, 1.0);
+            (1.0 / ((1.0 - smooth) / 8.0 + smooth)) as f32
+        })
+        .collect();
+    assert_eq!((factors[0], factors[7]), (1.0, 8.0));
+    let file = dir.path().join("m.gguf");
+    let bytes = super::gguf(&tiny("tiny-llama.gguf"), |_, t| {
+        drop(t.insert("rope_freqs.weight".to_owned(), (vec![8], factors.clone())));
+    });
+    std::fs::write(&file, bytes).unwrap();
+    let other = run(&file.display().to_string());
+    let worst = other.iter().zip(&stretched).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst < 1e-5, "{worst}");
 }
 
 #[test]
@@ -245,7 +301,10 @@ fn bad_directories_are_named() {
     let mut wrong = tokenizer(&gguf, "llama");
     wrong["decoder"] = json!({"type": "Metaspace"});
     write_json(at, "tokenizer.json", &wrong);
-    assert_eq!(refusal(at), "FILE/tokenizer.json: decoder \"Metaspace\" is not supported, expected \"ByteLevel\"");
+    assert_eq!(
+        refusal(at),
+        "FILE/tokenizer.json: decoder \"Metaspace\" is not supported, expected \"ByteLevel\" or SentencePiece's without a first space"
+    );
     wrong = tokenizer(&gguf, "llama");
     wrong["added_tokens"][3]["id"] = json!(300);
     wrong["added_tokens"][3]["content"] = json!("<extra>");

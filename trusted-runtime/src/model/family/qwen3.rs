@@ -33,7 +33,7 @@ fn json(f: &Field<'_>) -> Result<ModelConfig, Error> {
     f.only("hidden_act", &["silu"])?;
     f.flag("attention_bias", false)?;
     f.flag("use_sliding_window", false)?;
-    f.only_layers("full_attention")?;
+    f.layer_types(&["full_attention"])?;
     let sizes = f.sizes(Architecture::new(Qwen3))?;
     // Qwen3's own default, whatever hidden_size and heads are.
     let head_dim = f.size_or("head_dim", 128)?;

@@ -179,6 +179,14 @@ impl Gguf {
         }
     }
 
+    /// An array of floats.
+    pub(crate) fn floats(&self, key: &str) -> Result<&[f64], Error> {
+        match self.get(key) {
+            Some(Value::Floats(v)) => Ok(v),
+            _ => self.wrong(key, "an array of floats"),
+        }
+    }
+
     /// An array of integers.
     pub(crate) fn ints(&self, key: &str) -> Result<&[i64], Error> {
         match self.get(key) {

@@ -82,15 +82,26 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Refuses a list of `layer_types` with anything but `kind` in it.
-    pub(crate) fn only_layers(&self, kind: &str) -> Result<(), Error> {
-        let listed = self.object["layer_types"].as_array().map_or(&[] as &[Value], Vec::as_slice);
-        match listed.iter().find(|v| v.as_str() != Some(kind)) {
-            None => Ok(()),
-            Some(other) => {
-                Err(Error::Model(format!("{}: field layer_types holds {other}, expected only \"{kind}\"", self.file)))
-            }
-        }
+    /// Refuses `key` unless it is absent or null.
+    pub(crate) fn absent(&self, key: &str) -> Result<(), Error> {
+        if self.object[key].is_null() { Ok(()) } else { self.wrong(key, "none") }
+    }
+
+    /// The `layer_types`, if they are listed.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for one that is not in `allowed`.
+    pub(crate) fn layer_types(&self, allowed: &[&str]) -> Result<Option<Vec<&'a str>>, Error> {
+        let Some(listed) = self.object["layer_types"].as_array() else { return Ok(None) };
+        let kind = |v: &'a Value| match v.as_str().filter(|kind| allowed.contains(kind)) {
+            Some(kind) => Ok(kind),
+            None => Err(Error::Model(format!(
+                "{}: field layer_types holds {v}, expected {}",
+                self.file,
+                allowed.join(" or ")
+            ))),
+        };
+        listed.iter().map(kind).collect::<Result<_, _>>().map(Some)
     }
 
     /// A number as f32.
@@ -135,9 +146,10 @@ impl<'a> Field<'a> {
     pub(crate) fn rope(&self, default_base: f64) -> Result<Rope<'a>, Error> {
         match self.get("rope_parameters") {
             Value::Null => {
-                Ok(Rope::new(self.file, self.float_or("rope_theta", default_base)?, self.get("rope_scaling")))
+                let base = self.float_or("rope_theta", default_base)?;
+                Rope::new(self.file, self.get("rope_scaling"), base)
             }
-            both => Ok(Rope::new(self.file, Self::new(self.file, both).float_or("rope_theta", default_base)?, both)),
+            both => Rope::new(self.file, both, default_base),
         }
     }
 }
@@ -151,11 +163,12 @@ pub(crate) struct Rope<'a> {
 }
 
 impl<'a> Rope<'a> {
-    /// `scaling` holds the rule and its parameters; null for none.
-    pub(crate) fn new(file: &'a str, base: f64, scaling: &'a Value) -> Self {
+    /// `scaling` holds the rule, its parameters, and the base if that is not `base`; null for no rule.
+    pub(crate) fn new(file: &'a str, scaling: &'a Value, base: f64) -> Result<Self, Error> {
+        let parameters = Field::new(file, scaling);
         let rule = ["rope_type", "type"].into_iter().find_map(|key| scaling[key].as_str());
         let absent = if scaling.is_null() { "default" } else { "none" };
-        Self { base, rule: rule.unwrap_or(absent), parameters: Field::new(file, scaling) }
+        Ok(Self { base: parameters.float_or("rope_theta", base)?, rule: rule.unwrap_or(absent), parameters })
     }
 
     /// # Errors
@@ -171,6 +184,21 @@ impl<'a> Rope<'a> {
     /// [`Error::Model`] for any rule at all.
     pub(crate) fn unscaled(&self) -> Result<f64, Error> {
         if self.rule == "default" { Ok(self.base) } else { self.unknown("none") }
+    }
+
+    /// The divisor of all frequencies: 1, or that of `rope_type: linear`.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for any other rule, or for a factor below 1.
+    pub(crate) fn linear(&self) -> Result<f64, Error> {
+        match self.rule {
+            "default" => Ok(1.0),
+            "linear" => match self.parameters.float("factor")? {
+                factor if factor >= 1.0 && factor.is_finite() => Ok(factor),
+                _ => self.parameters.wrong("factor", "a number of at least 1"),
+            },
+            _ => self.unknown("linear"),
+        }
     }
 
     /// None, or the parameters of `rope_type: llama3`.
@@ -219,9 +247,12 @@ mod tests {
         assert_eq!(with("hidden_size", json!(64)), "");
         assert_eq!(
             with("model_type", json!("mamba")),
-            "c.json: unknown architecture \"mamba\", expected one of: llama, qwen3, gpt2"
+            "c.json: unknown architecture \"mamba\", expected one of: llama, qwen3, gemma3_text, gpt2"
         );
-        assert_eq!(with("model_type", Value::Null), "c.json: field model_type is missing, expected llama, qwen3, gpt2");
+        assert_eq!(
+            with("model_type", Value::Null),
+            "c.json: field model_type is missing, expected llama, qwen3, gemma3_text, gpt2"
+        );
         assert_eq!(with("hidden_size", json!(-1)), "c.json: field hidden_size is -1, expected a non-negative integer");
         assert_eq!(with("hidden_act", json!("relu")), "c.json: field hidden_act is \"relu\", expected silu");
         assert_eq!(with("attention_bias", json!(true)), "c.json: field attention_bias is true, expected false");
@@ -229,6 +260,50 @@ mod tests {
         assert_eq!(with("vocab_size", json!(0)), "c.json: vocab is 0, expected 1 to 16777216");
         assert_eq!(with("num_attention_heads", json!(0)), "c.json: heads is 0, expected 1 to 16777216");
         assert_eq!(with("rms_norm_eps", json!("x")), "c.json: field rms_norm_eps is \"x\", expected a number");
+    }
+
+    #[test]
+    fn gemma_is_refused_where_it_computes_something_else() {
+        let gemma = json!({"model_type": "gemma3_text", "hidden_size": 64, "num_attention_heads": 4,
+            "num_key_value_heads": 1, "num_hidden_layers": 2, "intermediate_size": 160, "max_position_embeddings": 256,
+            "vocab_size": 260, "rms_norm_eps": 1e-6, "sliding_window": 8, "head_dim": 32});
+        let with = |key: &str, value: Value| refusal(&gemma, key, value);
+        assert_eq!(with("hidden_activation", json!("gelu_pytorch_tanh")), "");
+        assert_eq!(with("rope_scaling", json!({"rope_type": "linear", "factor": 8.0})), "");
+        assert_eq!(
+            with("rope_scaling", json!({"rope_type": "linear", "factor": 0.5})),
+            "c.json: field factor is 0.5, expected a number of at least 1"
+        );
+        assert_eq!(
+            with("hidden_activation", json!("gelu")),
+            "c.json: field hidden_activation is \"gelu\", expected gelu_pytorch_tanh"
+        );
+        assert_eq!(
+            with("final_logit_softcapping", json!(30.0)),
+            "c.json: field final_logit_softcapping is 30.0, expected none"
+        );
+        assert_eq!(
+            with("use_bidirectional_attention", json!(true)),
+            "c.json: field use_bidirectional_attention is true, expected false"
+        );
+        assert_eq!(with("sliding_window", json!(0)), "c.json: sliding_window is 0, expected at least 1");
+        assert_eq!(with("layer_types", json!(["full_attention"])), "c.json: 1 layers are described, expected 2");
+        assert_eq!(
+            with("layer_types", json!(["full_attention", "chunked_attention"])),
+            "c.json: field layer_types holds \"chunked_attention\", expected sliding_attention or full_attention"
+        );
+        let local = json!({"rope_type": "yarn", "rope_theta": 1e4});
+        assert_eq!(
+            with(
+                "rope_parameters",
+                json!({"full_attention": {"rope_theta": 1e6, "rope_type": "default"}, "sliding_attention": local})
+            ),
+            "c.json: rope_scaling \"yarn\" is not supported, expected none"
+        );
+        assert_eq!(
+            with("vision_config", json!({"hidden_size": 1})),
+            "c.json: field vision_config is not a single value, expected none (images are not supported)"
+        );
     }
 
     #[test]

@@ -7,6 +7,8 @@ pub(crate) enum Layout {
     Same,
     /// Stored [inputs][outputs] (GPT-2's `Conv1D`).
     Transposed,
+    /// Stored without the 1 that is to be added to every weight (Gemma's norms).
+    LessOne,
     /// Query or key rows of this many heads, stored as (first half, second half) of rotary pairs; canonical order
     /// interleaves them.
     Halves(usize),
@@ -68,9 +70,12 @@ impl Layout {
 
     /// Stored values, of the shape `stored`, in canonical order.
     pub(super) fn canonical(self, stored: &[usize], values: Vec<f32>) -> Vec<f32> {
+        if self == Self::LessOne {
+            return values.into_iter().map(|v| v + 1.0).collect();
+        }
         let [rows, cols] = *stored else { return values };
         match self {
-            Self::Same => values,
+            Self::Same | Self::LessOne => values,
             Self::Transposed => {
                 let mut out = vec![0f32; values.len()];
                 // Blocks of 32 by 32 stay in the cache both ways.
@@ -112,6 +117,7 @@ mod tests {
         // One head of four rows: rows 0, 2 are a pair, rows 1, 3 another.
         assert_eq!(Layout::Halves(1).canonical(&[4, 2], values.clone()), [0., 1., 4., 5., 2., 3., 6., 7.]);
         assert_eq!(Layout::Halves(2).canonical(&[4, 2], values.clone()), values);
+        assert_eq!(Layout::LessOne.canonical(&[2], vec![0.5, -1.0]), [1.5, 0.0]);
         assert_eq!(Layout::Transposed.shape(vec![4, 2]), [2, 4]);
     }
 }
