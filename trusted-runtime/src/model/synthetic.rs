@@ -33,140 +33,72 @@ struct Shape {
     tied_head: bool,
 }
 
-fn gpt2() -> Architecture {
-    Architecture::new(Gpt2)
+/// GPT-2 of some size.
+const fn gpt2(name: &'static str, layers: usize, d_model: usize, heads: usize) -> Shape {
+    Shape {
+        name,
+        family: || Architecture::new(Gpt2),
+        layers,
+        d_model,
+        d_ff: 4 * d_model,
+        heads,
+        kv_heads: heads,
+        head_dim: d_model / heads,
+        context: 1024,
+        vocab: 50_257,
+        tied_head: true,
+    }
 }
 
-fn llama() -> Architecture {
-    Architecture::new(Llama::default())
-}
-
-fn qwen3() -> Architecture {
-    Architecture::new(Qwen3)
+/// Qwen3 of some size.
+const fn qwen3(name: &'static str, layers: usize, d_model: usize, d_ff: usize, heads: usize) -> Shape {
+    Shape {
+        name,
+        family: || Architecture::new(Qwen3),
+        layers,
+        d_model,
+        d_ff,
+        heads,
+        kv_heads: 8,
+        head_dim: 128,
+        context: 40_960,
+        vocab: 151_936,
+        tied_head: false,
+    }
 }
 
 /// Sizes from the models' published configurations.
 const SHAPES: [Shape; 10] = [
-    Shape {
-        name: "gpt2-124m",
-        family: gpt2,
-        layers: 12,
-        d_model: 768,
-        d_ff: 3072,
-        heads: 12,
-        kv_heads: 12,
-        head_dim: 64,
-        context: 1024,
-        vocab: 50_257,
-        tied_head: true,
-    },
-    Shape {
-        name: "gpt2-355m",
-        family: gpt2,
-        layers: 24,
-        d_model: 1024,
-        d_ff: 4096,
-        heads: 16,
-        kv_heads: 16,
-        head_dim: 64,
-        context: 1024,
-        vocab: 50_257,
-        tied_head: true,
-    },
-    Shape {
-        name: "gpt2-774m",
-        family: gpt2,
-        layers: 36,
-        d_model: 1280,
-        d_ff: 5120,
-        heads: 20,
-        kv_heads: 20,
-        head_dim: 64,
-        context: 1024,
-        vocab: 50_257,
-        tied_head: true,
-    },
-    Shape {
-        name: "gpt2-1.5b",
-        family: gpt2,
-        layers: 48,
-        d_model: 1600,
-        d_ff: 6400,
-        heads: 25,
-        kv_heads: 25,
-        head_dim: 64,
-        context: 1024,
-        vocab: 50_257,
-        tied_head: true,
-    },
-    Shape {
-        name: "qwen3-0.6b",
-        family: qwen3,
-        layers: 28,
-        d_model: 1024,
-        d_ff: 3072,
-        heads: 16,
-        kv_heads: 8,
-        head_dim: 128,
-        context: 40_960,
-        vocab: 151_936,
-        tied_head: true,
-    },
-    Shape {
-        name: "qwen3-8b",
-        family: qwen3,
-        layers: 36,
-        d_model: 4096,
-        d_ff: 12_288,
-        heads: 32,
-        kv_heads: 8,
-        head_dim: 128,
-        context: 40_960,
-        vocab: 151_936,
-        tied_head: false,
-    },
+    gpt2("gpt2-124m", 12, 768, 12),
+    gpt2("gpt2-355m", 24, 1024, 16),
+    gpt2("gpt2-774m", 36, 1280, 20),
+    gpt2("gpt2-1.5b", 48, 1600, 25),
+    Shape { tied_head: true, ..qwen3("qwen3-0.6b", 28, 1024, 3072, 16) },
+    qwen3("qwen3-8b", 36, 4096, 12_288, 32),
     Shape {
         name: "llama3-8b",
-        family: llama,
         layers: 32,
         d_model: 4096,
         d_ff: 14_336,
-        heads: 32,
-        kv_heads: 8,
         head_dim: 128,
         context: 8192,
-        vocab: 128_256,
         tied_head: false,
+        ..LLAMA_1B
     },
-    Shape {
-        name: "llama-1b",
-        family: llama,
-        layers: 16,
-        d_model: 2048,
-        d_ff: 8192,
-        heads: 32,
-        kv_heads: 8,
-        head_dim: 64,
-        context: 131_072,
-        vocab: 128_256,
-        tied_head: true,
-    },
+    LLAMA_1B,
     Shape {
         name: "smollm2-135m",
-        family: llama,
         layers: 30,
         d_model: 576,
         d_ff: 1536,
         heads: 9,
         kv_heads: 3,
-        head_dim: 64,
         context: 8192,
         vocab: 49_152,
-        tied_head: true,
+        ..LLAMA_1B
     },
     Shape {
         name: "llama-tiny",
-        family: llama,
         layers: 2,
         d_model: 64,
         d_ff: 160,
@@ -176,8 +108,24 @@ const SHAPES: [Shape; 10] = [
         context: 256,
         vocab: 260,
         tied_head: false,
+        ..LLAMA_1B
     },
 ];
+
+/// Llama 3.2 1B.
+const LLAMA_1B: Shape = Shape {
+    name: "llama-1b",
+    family: || Architecture::new(Llama::default()),
+    layers: 16,
+    d_model: 2048,
+    d_ff: 8192,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 64,
+    context: 131_072,
+    vocab: 128_256,
+    tied_head: true,
+};
 
 /// Vocabulary of a shape that is cut to some of its layers: embedding and head are no part of a layer, and for a
 /// large model they would be most of what is left.

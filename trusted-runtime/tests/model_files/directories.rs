@@ -249,6 +249,7 @@ fn stretched_rotations_are_the_same_from_both_formats() {
     write_json(dir.path(), "config.json", &newer);
     assert_eq!(run(&source), stretched);
     // Wavelength of pair i: 2·pi·100000^(i/8); the rule by hand.
+    #[expect(clippy::cast_possible_truncation, reason = "GGUF stores these factors as f32")]
     let factors: Vec<f32> = (0..8)
         .map(|i| {
             let wave = std::f64::consts::TAU * 100000f64.powf(f64::from(i) / 8.0);
