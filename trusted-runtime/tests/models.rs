@@ -208,7 +208,7 @@ fn smollm2() -> Option<String> {
     None
 }
 
-/// Gemma 3 270M's file, if it is asked for: 3 GB of memory and half a minute are too much for every run.
+/// Gemma 3 270M's file, if it is asked for: 3 GB of memory and a minute are too much for every run.
 fn gemma3() -> Option<String> {
     if !is_set("BIFROST_TEST_GEMMA3") {
         skip("BIFROST_TEST_GEMMA3=1 is not set; it needs `bifrost model fetch gemma3-270m` and 3 GB of memory");

@@ -117,7 +117,7 @@ impl Tokenizer {
                 let scored = Scored::new(tokens, types, g.floats("tokenizer.ggml.scores")?)
                     .map_err(|m| Error::Model(format!("{file}: tokenizer: {m}")))?;
                 let spelling = |kind: i64| match kind {
-                    CONTROL | USER_DEFINED => Spelling::Literal,
+                    CONTROL => Spelling::Literal,
                     scored::BYTE => Spelling::Byte,
                     _ => Spelling::Words,
                 };
@@ -198,7 +198,7 @@ impl Tokenizer {
     /// [`Error::Model`] naming the file and what it has that is not supported.
     pub(crate) fn from_json(file: &str, bytes: &[u8], vocab: usize, end: BTreeSet<u32>) -> Result<Self, Error> {
         let fail = |m: String| Error::Model(format!("{file}: {m}"));
-        let json: serde_json::Value = serde_json::from_slice(bytes).map_err(|e| fail(format!("not JSON: {e}")))?;
+        let mut json: serde_json::Value = serde_json::from_slice(bytes).map_err(|e| fail(format!("not JSON: {e}")))?;
         let words = match json["decoder"]["type"].as_str() {
             Some("ByteLevel") => false,
             _ if json["decoder"] == sentence_piece() => true,
@@ -209,8 +209,12 @@ impl Tokenizer {
                 )));
             }
         };
-        drop(json);
-        let inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| fail(format!("not a tokenizer: {e}")))?;
+        let inner = if drop_siblings_tokens(&mut json, vocab) {
+            serde_json::from_value(json).map_err(|e| fail(format!("not a tokenizer: {e}")))?
+        } else {
+            drop(json);
+            tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| fail(format!("not a tokenizer: {e}")))?
+        };
         let entries = inner.get_vocab(true);
         let mut texts = vec![String::new(); vocab];
         for (text, id) in entries {
@@ -231,11 +235,12 @@ impl Tokenizer {
         }
         let pieces = Pieces::new(texts.iter().zip(0u32..).map(|(text, id)| {
             let added = added.get(&id);
-            let spelling = match (added.is_some(), words) {
-                (true, _) => Spelling::Literal,
-                (_, false) => Spelling::Letters,
-                (_, true) if scored::byte(text).is_some() => Spelling::Byte,
-                (_, true) => Spelling::Words,
+            // Added tokens that are not special may be runs of spaces, which only words write in another way.
+            let spelling = match added {
+                Some(token) if token.special || !words => Spelling::Literal,
+                _ if !words => Spelling::Letters,
+                _ if scored::byte(text).is_some() => Spelling::Byte,
+                _ => Spelling::Words,
             };
             decode::Piece { text, spelling, hidden: added.is_some_and(|t| t.special) }
         }));
@@ -330,6 +335,20 @@ fn end_tokens(mut end: BTreeSet<u32>, tokens: &[String], types: &[i64]) -> BTree
         }
     }
     end
+}
+
+/// Drops the added tokens that follow a vocabulary of `vocab` without a gap, whose texts are ordinary text then: a
+/// family may share one tokenizer.json, and its smaller models have no row for, say, an image. Any other token outside
+/// of the vocabulary is of another model. Returns whether there was one to drop.
+fn drop_siblings_tokens(json: &mut serde_json::Value, vocab: usize) -> bool {
+    let Some(added) = json["added_tokens"].as_array_mut() else { return false };
+    let outside = |token: &serde_json::Value| token["id"].as_u64().filter(|id| *id >= vocab as u64);
+    let ids: BTreeSet<u64> = added.iter().filter_map(outside).collect();
+    let dropped = !ids.is_empty() && ids.iter().copied().eq(vocab as u64..vocab as u64 + ids.len() as u64);
+    if dropped {
+        added.retain(|token| outside(token).is_none());
+    }
+    dropped
 }
 
 /// How tokenizer.json says that tokens are words with SentencePiece's spaces, and bytes where there is no word.

@@ -221,6 +221,37 @@ fn directories_give_the_same_model_as_gguf() {
     }
 }
 
+#[test]
+fn sentence_piece_tokenizers_spell_with_words_and_bytes() {
+    let gguf = Gguf::parse("tiny", std::fs::read(tiny("tiny-llama.gguf")).unwrap()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    write_directory(dir.path(), &gguf, "llama", Store::Single);
+    let mut vocab: BTreeMap<String, usize> = (0..256).map(|b| (format!("<0x{b:02X}>"), b)).collect();
+    vocab.extend([("\u{2581}", 256), ("a", 257), ("\u{2581}a", 258)].map(|(text, id)| (text.to_owned(), id)));
+    let added = json!({"id": 259, "content": "\u{2581}\u{2581}", "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false, "special": false});
+    let space = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+    let decoders = [space("\u{2581}", " "), json!({"type": "ByteFallback"}), json!({"type": "Fuse"})];
+    let mut words = json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [added],
+        "normalizer": space(" ", "\u{2581}"), "pre_tokenizer": null, "post_processor": null,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": true, "ignore_merges": false,
+            "vocab": vocab, "merges": ["\u{2581} a"]}});
+    write_json(dir.path(), "tokenizer.json", &words);
+    let t = load(dir.path()).unwrap().tokenizer;
+    assert_eq!(t.kind(), "SentencePiece BPE (tokenizer.json)");
+    assert_eq!(t.encode("a a\né"), [257, 258, 10, 0xc3, 0xa9]);
+    assert_eq!(t.decode(&[257, 258, 10, 0xc3, 0xa9, 259, 256]), "a a\né   ");
+    // Llama 2's, which takes the first space away again.
+    words["decoder"]["decoders"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+    write_json(dir.path(), "tokenizer.json", &words);
+    assert!(refusal(dir.path()).contains("decoder \"Sequence\" is not supported"));
+}
+
 /// Llama 3's factors are a rule in config.json and a tensor in GGUF.
 #[test]
 fn stretched_rotations_are_the_same_from_both_formats() {
@@ -306,6 +337,14 @@ fn bad_directories_are_named() {
         refusal(at),
         "FILE/tokenizer.json: decoder \"Metaspace\" is not supported, expected \"ByteLevel\" or SentencePiece's without a first space"
     );
+    // A token right behind the vocabulary is a larger sibling's, and its text is text; one further on is another model's.
+    let mut sibling = tokenizer(&gguf, "llama");
+    let mut image = sibling["added_tokens"][3].clone();
+    (image["id"], image["content"]) = (json!(260), json!("<img>"));
+    sibling["added_tokens"].as_array_mut().unwrap().push(image);
+    write_json(at, "tokenizer.json", &sibling);
+    let letters: Vec<u32> = "<img>".bytes().map(u32::from).collect();
+    assert_eq!(load(at).unwrap().tokenizer.encode("<img>"), letters);
     wrong = tokenizer(&gguf, "llama");
     wrong["added_tokens"][3]["id"] = json!(300);
     wrong["added_tokens"][3]["content"] = json!("<extra>");
