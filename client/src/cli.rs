@@ -111,7 +111,8 @@ pub struct GenerateArgs {
     /// A GGUF file, a Hugging Face directory, or a name of the catalogue, served by daemons started here
     #[arg(long, value_name = "PATH|NAME")]
     pub model: Option<String>,
-    /// A shape with seeded random weights, for timing: gpt2-124m, qwen3-0.6b-shape, llama-135m, llama-1b, llama-tiny
+    /// A shape with seeded random weights, for timing: gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1.5b, qwen3-0.6b, qwen3-8b,
+    /// llama3-8b, llama-1b, smollm2-135m, llama-tiny; NAME@LAYERS has its first layers alone and 4096 tokens
     #[arg(long, value_name = "NAME")]
     pub synthetic: Option<String>,
     /// The prompt
@@ -179,7 +180,7 @@ impl From<SamplingArgs> for v1::Sampling {
 /// `bifrost model fetch`.
 #[derive(Args)]
 pub struct FetchArgs {
-    /// Name in the catalogue: smollm2-135m
+    /// Name in the catalogue: smollm2-135m, gemma3-270m
     pub name: String,
     /// Download even when the cached file is right
     #[arg(long)]

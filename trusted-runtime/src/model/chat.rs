@@ -167,6 +167,30 @@ mod tests {
         assert_eq!(t.render(&[("user", " hi "), ("bot", "x")]).unwrap(), "<s>USER: hi</s>BOT: x</s>A:");
     }
 
+    /// What the templates of Qwen3 and Gemma 3 use beside loops and conditions.
+    #[test]
+    fn renders_what_templates_of_other_families_use() {
+        let t = template(
+            "{%- set ns = namespace(last=messages|length - 1, seen=false) %}\n\
+             {%- for m in messages[::-1] %}\n\
+             {%- if not ns.seen and m.role == 'user' and not (m.content.startswith('<r>') and m.content.endswith('</r>')) %}\n\
+             {%- set ns.seen = true %}{%- set ns.last = (messages|length - 1) - loop.index0 %}\n\
+             {%- endif %}{%- endfor %}\n\
+             {{- ns.last }}\n\
+             {%- for m in messages[1:] %}\n\
+             {%- if (m['role'] == 'user') != (loop.index0 % 2 == 1) %}{{ raise_exception('turns') }}{% endif %}\n\
+             {{- '|' + m['role'] + ':' + (m['content'] | trim if m['content'] is string else '') }}\n\
+             {%- if m.tool_calls %}calls{% endif %}\n\
+             {%- if '</t>' in m.content %}{{- '=' + m.content.split('</t>')[-1].lstrip('\\n') }}{% endif %}\n\
+             {%- endfor %}\n\
+             {%- if enable_thinking is defined and enable_thinking is false %}never{% endif %}",
+        )
+        .unwrap();
+        let messages = [("system", "s"), ("assistant", "<t>x</t>\n\ny"), ("user", " u "), ("assistant", "z")];
+        assert_eq!(t.render(&messages).unwrap(), "2|assistant:<t>x</t>\n\ny=y|user:u|assistant:z");
+        assert!(t.render(&messages[1..]).unwrap_err().to_string().ends_with("turns"));
+    }
+
     #[test]
     fn refusals_do_not_quote_the_messages() {
         let raised = template("{{ raise_exception('roles must alternate') }}").unwrap();

@@ -1,51 +1,14 @@
 //! The sizes of a model, from whichever file it came.
 
+use super::family::Architecture;
 use crate::{
     Error,
     linear::{Group, LinearId},
 };
 use serde::Serialize;
-use std::fmt;
-
-/// The architectures that this program computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Architecture {
-    /// RMSNorm, rotary positions, grouped-query attention, SwiGLU.
-    Llama,
-    /// LayerNorm with biases, learned positions, GELU.
-    Gpt2,
-}
-
-impl Architecture {
-    /// Every name that [`Architecture::parse`] knows, for messages.
-    pub const SUPPORTED: &'static str = "llama, gpt2";
-
-    /// # Errors
-    /// [`Error::Model`] naming `file`, the unknown name and the known ones.
-    pub fn parse(file: &str, name: &str) -> Result<Self, Error> {
-        match name {
-            "llama" => Ok(Self::Llama),
-            "gpt2" => Ok(Self::Gpt2),
-            other => Err(Error::Model(format!(
-                "{file}: unknown architecture {other:?}, expected one of: {}",
-                Self::SUPPORTED
-            ))),
-        }
-    }
-}
-
-impl fmt::Display for Architecture {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Llama => "llama",
-            Self::Gpt2 => "gpt2",
-        })
-    }
-}
 
 /// The checked sizes of a model.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct ModelConfig {
     /// Which forward pass.
     pub architecture: Architecture,
@@ -69,7 +32,7 @@ pub struct ModelConfig {
     pub vocab: usize,
     /// Added to the variance in every norm.
     pub norm_epsilon: f32,
-    /// Base of the rotary frequencies (Llama only).
+    /// Base of the rotary frequencies; 0 without rotary positions.
     pub rope_base: f64,
     /// Whether the LM head is the token embedding.
     pub tied_head: bool,
@@ -110,20 +73,22 @@ impl ModelConfig {
                 self.heads, self.kv_heads
             )));
         }
-        if self.architecture == Architecture::Llama && !self.head_dim.is_multiple_of(2) {
-            return Err(Error::Model(format!("{file}: head_dim is {}, expected an even number", self.head_dim)));
-        }
-        if self.architecture == Architecture::Gpt2 && self.heads * self.head_dim != self.d_model {
-            return Err(Error::Model(format!(
-                "{file}: d_model is {}, expected {} heads of {}",
-                self.d_model, self.heads, self.head_dim
-            )));
-        }
         if !(self.norm_epsilon.is_finite() && self.norm_epsilon >= 0.0 && self.norm_epsilon < 1.0) {
             return Err(Error::Model(format!("{file}: norm epsilon is {}, expected [0, 1)", self.norm_epsilon)));
         }
-        if self.architecture == Architecture::Llama && !(self.rope_base.is_finite() && self.rope_base >= 1.0) {
-            return Err(Error::Model(format!("{file}: rope base is {}, expected at least 1", self.rope_base)));
+        self.architecture.family().check(self).map_err(|m| Error::Model(format!("{file}: {m}")))
+    }
+
+    /// Checks what rotary positions rely on.
+    ///
+    /// # Errors
+    /// What was found and what was expected.
+    pub(super) fn check_rotary(&self) -> Result<(), String> {
+        if !self.head_dim.is_multiple_of(2) {
+            return Err(format!("head_dim is {}, expected an even number", self.head_dim));
+        }
+        if !(self.rope_base.is_finite() && self.rope_base >= 1.0) {
+            return Err(format!("rope base is {}, expected at least 1", self.rope_base));
         }
         Ok(())
     }
@@ -143,10 +108,8 @@ impl ModelConfig {
         match group {
             Group::Qkv => (self.q_width() + 2 * self.kv_width(), self.d_model),
             Group::Output => (self.d_model, self.q_width()),
-            Group::GateUp => match self.architecture {
-                Architecture::Llama => (2 * self.d_ff, self.d_model),
-                Architecture::Gpt2 => (self.d_ff, self.d_model),
-            },
+            Group::GateUp if self.architecture.family().gated() => (2 * self.d_ff, self.d_model),
+            Group::GateUp => (self.d_ff, self.d_model),
             Group::Down => (self.d_model, self.d_ff),
             Group::Head => (self.vocab, self.d_model),
         }

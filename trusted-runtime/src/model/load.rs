@@ -14,7 +14,10 @@ mod safetensors;
 
 pub(crate) use directory::Directory;
 pub(crate) use file::{Progress, read_and_hash};
-pub(crate) use metadata::gguf_config;
+pub(crate) use gguf::Value;
+pub(crate) use json::{Field, Rope};
+pub(crate) use metadata::Keys;
+pub(crate) use names::{Layout, block_part, gated_block};
 
 use crate::{Error, linear::LinearId};
 use std::{
@@ -32,16 +35,18 @@ pub trait Sink {
 }
 
 /// Tensors by their canonical names, which are GGUF's; layouts too: linear weights are [outputs][inputs] and
-/// the query and key rows of Llama are in the order of interleaved rotary pairs.
+/// each family's file says what else is canonical.
 pub(crate) trait Tensors {
     /// Name of the source, for messages.
     fn file(&self) -> &str;
     /// The name that this source itself uses.
     fn native(&self, canonical: &str) -> String;
-    /// Shape, outermost first, or none if the tensor is not there.
-    fn shape(&self, canonical: &str) -> Option<Vec<usize>>;
-    /// The weights as f32.
-    fn read(&self, canonical: &str) -> Result<Vec<f32>, Error>;
+    /// Whether the tensor is there.
+    fn has(&self, canonical: &str) -> bool;
+    /// Shape, outermost first, or none if the tensor is not there. Random tensors take the shape that is `wanted`.
+    fn shape(&self, canonical: &str, wanted: &[usize]) -> Option<Vec<usize>>;
+    /// The weights of this `shape` as f32.
+    fn read(&self, canonical: &str, shape: &[usize]) -> Result<Vec<f32>, Error>;
     /// The native names of all tensors that must be used.
     fn names(&self) -> Vec<String>;
 }
@@ -63,13 +68,13 @@ impl<'a> Reader<'a> {
 
     /// Whether the tensor is there.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.tensors.shape(name).is_some()
+        self.tensors.has(name)
     }
 
     /// The tensor `name`, whose shape must be `shape`.
     pub(crate) fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
         let (file, native) = (self.tensors.file(), self.tensors.native(name));
-        match self.tensors.shape(name) {
+        match self.tensors.shape(name, shape) {
             None => {
                 return Err(Error::Model(format!("{file}: tensor {native} is missing, expected shape {shape:?}")));
             }
@@ -78,7 +83,7 @@ impl<'a> Reader<'a> {
             }
             Some(_) => {}
         }
-        let values = self.tensors.read(name)?;
+        let values = self.tensors.read(name, shape)?;
         if let Some(at) = values.iter().position(|v| !v.is_finite()) {
             return Err(Error::Model(format!(
                 "{file}: tensor {native} holds {} at index {at}, expected finite weights",

@@ -93,6 +93,14 @@ pub(crate) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32])
     }
 }
 
+/// `x = x / sqrt(mean(x^2) + epsilon) · weight`.
+pub(crate) fn rms_norm_in_place(x: &mut [f32], weight: &[f32], epsilon: f32) {
+    let scale = 1.0 / (dot(x, x) / width(x) + epsilon).sqrt();
+    for (v, w) in x.iter_mut().zip(weight) {
+        *v = *v * scale * w;
+    }
+}
+
 /// `out = (x - mean(x)) / sqrt(var(x) + epsilon) · weight + bias`.
 pub(crate) fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, out: &mut [f32]) {
     let mean = sum(x) / width(x);

@@ -4,7 +4,8 @@ use super::{
     ChatTemplate, Model, QuantizedMatrix, Tokenizer, Weights,
     chat::SpecialTexts,
     config::ModelConfig,
-    load::{self, Directory, Progress, Reader, Sink, Tensors, gguf::Gguf},
+    family,
+    load::{self, Directory, Keys, Progress, Reader, Sink, Tensors, gguf::Gguf},
     synthetic::Synthetic,
 };
 use crate::{Error, linear::LinearId, linear::float::FloatLinear};
@@ -123,7 +124,7 @@ impl Opened {
         let (bytes, sha256) = load::read_and_hash(path, options.progress)?;
         check_hash(options, Some(&sha256))?;
         let gguf = Gguf::parse(&file, bytes)?;
-        let config = load::gguf_config(&gguf)?;
+        let config = family::from_gguf(&Keys::new(&gguf)?)?;
         let tokenizer = Tokenizer::from_gguf(&gguf, config.vocab)?;
         let chat = match gguf.optional_text("tokenizer.chat_template")? {
             None => None,

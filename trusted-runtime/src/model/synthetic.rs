@@ -1,9 +1,12 @@
 //! Shapes without weights: `synthetic:NAME` is a model of known sizes with seeded random weights and a
 //! byte-level tokenizer, so that a size can be timed without its weights. Its text means nothing.
+//! `synthetic:NAME@LAYERS` has the first LAYERS layers alone and a vocabulary of at most 4096, so that a layer of a
+//! large model can be timed where the model does not fit.
 
 use super::{
     Tokenizer,
-    config::{Architecture, ModelConfig},
+    config::ModelConfig,
+    family::{Architecture, gpt2::Gpt2, llama::Llama, qwen3::Qwen3},
     load::Tensors,
     source::Opened,
     tokenizer::{Parts, letters},
@@ -18,7 +21,7 @@ use std::collections::BTreeSet;
 /// A named shape.
 struct Shape {
     name: &'static str,
-    architecture: Architecture,
+    family: fn() -> Architecture,
     layers: usize,
     d_model: usize,
     d_ff: usize,
@@ -30,64 +33,72 @@ struct Shape {
     tied_head: bool,
 }
 
-/// Sizes from the models' published configurations. `qwen3-0.6b-shape` has Qwen3-0.6B's sizes in the Llama
-/// architecture: without the per-head norms of queries and keys, which cost nothing in comparison.
-const SHAPES: [Shape; 5] = [
+/// GPT-2 of some size.
+const fn gpt2(name: &'static str, layers: usize, d_model: usize, heads: usize) -> Shape {
     Shape {
-        name: "gpt2-124m",
-        architecture: Architecture::Gpt2,
-        layers: 12,
-        d_model: 768,
-        d_ff: 3072,
-        heads: 12,
-        kv_heads: 12,
-        head_dim: 64,
+        name,
+        family: || Architecture::new(Gpt2),
+        layers,
+        d_model,
+        d_ff: 4 * d_model,
+        heads,
+        kv_heads: heads,
+        head_dim: d_model / heads,
         context: 1024,
         vocab: 50_257,
         tied_head: true,
-    },
+    }
+}
+
+/// Qwen3 of some size.
+const fn qwen3(name: &'static str, layers: usize, d_model: usize, d_ff: usize, heads: usize) -> Shape {
     Shape {
-        name: "qwen3-0.6b-shape",
-        architecture: Architecture::Llama,
-        layers: 28,
-        d_model: 1024,
-        d_ff: 3072,
-        heads: 16,
+        name,
+        family: || Architecture::new(Qwen3),
+        layers,
+        d_model,
+        d_ff,
+        heads,
         kv_heads: 8,
         head_dim: 128,
         context: 40_960,
         vocab: 151_936,
-        tied_head: true,
-    },
+        tied_head: false,
+    }
+}
+
+/// Sizes from the models' published configurations.
+const SHAPES: [Shape; 10] = [
+    gpt2("gpt2-124m", 12, 768, 12),
+    gpt2("gpt2-355m", 24, 1024, 16),
+    gpt2("gpt2-774m", 36, 1280, 20),
+    gpt2("gpt2-1.5b", 48, 1600, 25),
+    Shape { tied_head: true, ..qwen3("qwen3-0.6b", 28, 1024, 3072, 16) },
+    qwen3("qwen3-8b", 36, 4096, 12_288, 32),
     Shape {
-        name: "llama-135m",
-        architecture: Architecture::Llama,
+        name: "llama3-8b",
+        layers: 32,
+        d_model: 4096,
+        d_ff: 14_336,
+        head_dim: 128,
+        context: 8192,
+        tied_head: false,
+        ..LLAMA_1B
+    },
+    LLAMA_1B,
+    Shape {
+        name: "smollm2-135m",
         layers: 30,
         d_model: 576,
         d_ff: 1536,
         heads: 9,
         kv_heads: 3,
-        head_dim: 64,
         context: 8192,
         vocab: 49_152,
-        tied_head: true,
-    },
-    Shape {
-        name: "llama-1b",
-        architecture: Architecture::Llama,
-        layers: 16,
-        d_model: 2048,
-        d_ff: 8192,
-        heads: 32,
-        kv_heads: 8,
-        head_dim: 64,
-        context: 131_072,
-        vocab: 128_256,
-        tied_head: true,
+        ..LLAMA_1B
     },
     Shape {
         name: "llama-tiny",
-        architecture: Architecture::Llama,
         layers: 2,
         d_model: 64,
         d_ff: 160,
@@ -97,13 +108,34 @@ const SHAPES: [Shape; 5] = [
         context: 256,
         vocab: 260,
         tied_head: false,
+        ..LLAMA_1B
     },
 ];
+
+/// Llama 3.2 1B.
+const LLAMA_1B: Shape = Shape {
+    name: "llama-1b",
+    family: || Architecture::new(Llama::default()),
+    layers: 16,
+    d_model: 2048,
+    d_ff: 8192,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 64,
+    context: 131_072,
+    vocab: 128_256,
+    tied_head: true,
+};
+
+/// Vocabulary of a shape that is cut to some of its layers: embedding and head are no part of a layer, and for a
+/// large model they would be most of what is left.
+const CUT_VOCABULARY: usize = 4096;
 
 /// Random tensors of one shape.
 pub(super) struct Synthetic {
     file: String,
-    config: ModelConfig,
+    /// Key of the weights: a shape's, whether cut or not.
+    seed: String,
 }
 
 impl Synthetic {
@@ -112,22 +144,38 @@ impl Synthetic {
         SHAPES.map(|s| s.name).join(", ")
     }
 
-    /// Opens the shape called `name`.
+    /// Opens the shape called `name`, or `NAME@LAYERS`.
     pub(super) fn open(name: &str) -> Result<Opened, Error> {
-        let shape = SHAPES.iter().find(|s| s.name == name).ok_or_else(|| {
-            Error::Model(format!("unknown synthetic model {name:?}, expected one of: {}", Self::names()))
+        let (base, cut) = name.split_once('@').map_or((name, None), |(base, cut)| (base, Some(cut)));
+        let shape = SHAPES.iter().find(|s| s.name == base).ok_or_else(|| {
+            Error::Model(format!(
+                "unknown synthetic model {name:?}, expected one of: {}; or one of them and @LAYERS for its first layers",
+                Self::names()
+            ))
         })?;
+        let (layers, vocab) = match cut {
+            None => (shape.layers, shape.vocab),
+            Some(cut) => match cut.parse().ok().filter(|n| (1..=shape.layers).contains(n)) {
+                Some(layers) => (layers, shape.vocab.min(CUT_VOCABULARY)),
+                None => {
+                    return Err(Error::Model(format!(
+                        "synthetic model {base} cut to {cut:?} layers, expected 1 to {}",
+                        shape.layers
+                    )));
+                }
+            },
+        };
         let config = ModelConfig {
-            architecture: shape.architecture,
-            name: format!("synthetic {}", shape.name),
-            layers: shape.layers,
+            architecture: (shape.family)(),
+            name: format!("synthetic {name}"),
+            layers,
             d_model: shape.d_model,
             d_ff: shape.d_ff,
             heads: shape.heads,
             kv_heads: shape.kv_heads,
             head_dim: shape.head_dim,
             context: shape.context,
-            vocab: shape.vocab,
+            vocab,
             norm_epsilon: 1e-5,
             rope_base: 10_000.0,
             tied_head: shape.tied_head,
@@ -140,7 +188,7 @@ impl Synthetic {
             config.linear_ids().iter().map(|id| config.linear_shape(id.group)).map(|(r, c)| r * c).sum();
         let embedding = if config.tied_head { 0 } else { config.vocab * config.d_model };
         let types = vec![("random".to_owned(), 0, (linear + embedding) as u64)];
-        let tensors = Box::new(Self { file, config: config.clone() });
+        let tensors = Box::new(Self { file, seed: format!("synthetic:{base}") });
         Ok(Opened { config, tokenizer, chat: None, sha256: None, tensors, types })
     }
 }
@@ -171,39 +219,22 @@ impl Tensors for Synthetic {
         canonical.to_owned()
     }
 
-    fn shape(&self, canonical: &str) -> Option<Vec<usize>> {
-        let c = &self.config;
-        let (d, gpt2) = (c.d_model, c.architecture == Architecture::Gpt2);
-        let part = match canonical.strip_prefix("blk.") {
-            Some(rest) => rest.split_once('.').map_or(rest, |(_, part)| part),
-            None => canonical,
-        };
-        Some(match part {
-            "token_embd.weight" => vec![c.vocab, d],
-            "output.weight" if !c.tied_head => vec![c.vocab, d],
-            "position_embd.weight" if gpt2 => vec![c.context, d],
-            "attn_qkv.weight" => vec![c.q_width() + 2 * c.kv_width(), d],
-            "attn_q.weight" => vec![c.q_width(), d],
-            "attn_k.weight" | "attn_v.weight" => vec![c.kv_width(), d],
-            "attn_output.weight" => vec![d, c.q_width()],
-            "ffn_gate.weight" | "ffn_up.weight" => vec![c.d_ff, d],
-            "ffn_down.weight" => vec![d, c.d_ff],
-            "attn_qkv.bias" => vec![3 * d],
-            "ffn_up.bias" => vec![c.d_ff],
-            "attn_norm.weight" | "ffn_norm.weight" | "output_norm.weight" => vec![d],
-            "attn_norm.bias" | "ffn_norm.bias" | "output_norm.bias" | "attn_output.bias" | "ffn_down.bias" => vec![d],
-            _ => return None,
-        })
+    /// Nothing that a model can do without.
+    fn has(&self, _canonical: &str) -> bool {
+        false
+    }
+
+    fn shape(&self, _canonical: &str, wanted: &[usize]) -> Option<Vec<usize>> {
+        Some(wanted.to_vec())
     }
 
     /// Uniform weights of variance 1/cols from a stream keyed by the tensor's name; norms are near 1.
-    fn read(&self, canonical: &str) -> Result<Vec<f32>, Error> {
-        let shape = self.shape(canonical).ok_or_else(|| Error::Bug(format!("{}: no tensor {canonical}", self.file)))?;
+    fn read(&self, canonical: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
         let count: usize = shape.iter().product();
         let key =
-            blake3::derive_key("bifrost 2026 synthetic weights v1", format!("{} {canonical}", self.file).as_bytes());
+            blake3::derive_key("bifrost 2026 synthetic weights v1", format!("{} {canonical}", self.seed).as_bytes());
         let mut stream = ChaCha20::new(&key.into(), &[0; 12].into());
-        let (center, width) = match (canonical.contains("norm.weight"), shape.as_slice()) {
+        let (center, width) = match (canonical.contains("norm.weight"), shape) {
             (true, _) => (1.0, 0.1),
             (false, [_, cols]) => {
                 (0.0, f32::from(u16::try_from(*cols).unwrap_or(u16::MAX)).sqrt().recip() * 3f32.sqrt())

@@ -1,14 +1,16 @@
-//! Byte-level BPE tokenizers from GGUF metadata or from `tokenizer.json`.
+//! BPE tokenizers, byte-level or SentencePiece's, from GGUF metadata or from `tokenizer.json`.
 
 mod decode;
 mod pre;
+mod scored;
 
 pub use decode::Decoder;
 pub(crate) use decode::letters;
 
 use super::load::gguf::Gguf;
 use crate::Error;
-use decode::Pieces;
+use decode::{Pieces, Spelling};
+use scored::Scored;
 use std::{collections::BTreeSet, sync::Arc};
 use tokenizers::{
     AddedToken,
@@ -35,12 +37,20 @@ const USER_DEFINED: i64 = 4;
 
 /// Text to token ids and back. Holds no prompt.
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
+    inner: Inner,
     pieces: Arc<Pieces>,
     end: BTreeSet<u32>,
     bos: Option<(u32, String)>,
     add_bos: bool,
     kind: String,
+}
+
+/// What turns text into ids.
+enum Inner {
+    /// Merges in a list, by their order.
+    Listed(Box<tokenizers::Tokenizer>),
+    /// Merges by the scores of tokens.
+    Scored(Box<Scored>),
 }
 
 /// What a byte-level BPE tokenizer is made of.
@@ -70,12 +80,6 @@ impl Tokenizer {
     /// [`Error::Model`] naming the key.
     pub(crate) fn from_gguf(g: &Gguf, vocab: usize) -> Result<Self, Error> {
         let file = g.file();
-        let model = g.text("tokenizer.ggml.model")?;
-        if model != "gpt2" {
-            return Err(Error::Model(format!(
-                "{file}: tokenizer model {model:?} is not supported, expected \"gpt2\" (byte-level BPE)"
-            )));
-        }
         let tokens = g.texts("tokenizer.ggml.tokens")?;
         if tokens.len() != vocab {
             return Err(Error::Model(format!(
@@ -89,16 +93,47 @@ impl Tokenizer {
         for id in ends {
             end.extend(id?);
         }
-        Self::from_parts(Parts {
-            file,
-            pre: g.optional_text("tokenizer.ggml.pre")?.unwrap_or("gpt-2"),
-            tokens,
-            types: g.ints("tokenizer.ggml.token_type")?,
-            merges: g.texts("tokenizer.ggml.merges")?,
-            bos: g.optional_token("tokenizer.ggml.bos_token_id", vocab)?,
-            add_bos: g.optional_bool("tokenizer.ggml.add_bos_token")?,
-            end,
-        })
+        let (bos, add_bos) = ("tokenizer.ggml.bos_token_id", "tokenizer.ggml.add_bos_token");
+        let (bos, add_bos) = (g.optional_token(bos, vocab)?, g.optional_bool(add_bos)?);
+        let types = g.ints("tokenizer.ggml.token_type")?;
+        match g.text("tokenizer.ggml.model")? {
+            "gpt2" => Self::from_parts(Parts {
+                file,
+                pre: g.optional_text("tokenizer.ggml.pre")?.unwrap_or("gpt-2"),
+                tokens,
+                types,
+                merges: g.texts("tokenizer.ggml.merges")?,
+                bos,
+                add_bos,
+                end,
+            }),
+            "llama" => {
+                // Absent means true.
+                if g.optional_bool("tokenizer.ggml.add_space_prefix")? != Some(false) {
+                    return Err(Error::Model(format!(
+                        "{file}: metadata key tokenizer.ggml.add_space_prefix is not false: a space in front of every prompt is not supported"
+                    )));
+                }
+                let scored = Scored::new(tokens, types, g.floats("tokenizer.ggml.scores")?)
+                    .map_err(|m| Error::Model(format!("{file}: tokenizer: {m}")))?;
+                let spelling = |kind: i64| match kind {
+                    CONTROL => Spelling::Literal,
+                    scored::BYTE => Spelling::Byte,
+                    _ => Spelling::Words,
+                };
+                Ok(Self {
+                    inner: Inner::Scored(Box::new(scored)),
+                    pieces: pieces(tokens, types, spelling),
+                    end: end_tokens(end, tokens, types),
+                    bos: bos.map(|id| (id, tokens[id as usize].clone())),
+                    add_bos: add_bos.unwrap_or(true),
+                    kind: "SentencePiece BPE".to_owned(),
+                })
+            }
+            model => Err(Error::Model(format!(
+                "{file}: tokenizer model {model:?} is not supported, expected \"gpt2\" (byte-level BPE) or \"llama\" (SentencePiece BPE)"
+            ))),
+        }
     }
 
     /// From the parts of a byte-level BPE.
@@ -143,22 +178,14 @@ impl Tokenizer {
             .and_then(|_| inner.add_tokens(added(USER_DEFINED)))
             .map_err(|e| fail(format!("special tokens: {e}")))?;
 
-        let mut end = p.end;
-        for ((text, kind), id) in p.tokens.iter().zip(p.types).zip(0u32..) {
-            if *kind == CONTROL && END_TEXTS.contains(&text.as_str()) {
-                end.insert(id);
-            }
-        }
-        let literal = |kind: i64| kind == CONTROL || kind == USER_DEFINED;
-        let pieces = Pieces::new(p.tokens.iter().zip(p.types).map(|(text, &kind)| decode::Piece {
-            text,
-            literal: literal(kind),
-            hidden: kind == CONTROL,
-        }));
+        let spelling = |kind: i64| match kind {
+            CONTROL | USER_DEFINED => Spelling::Literal,
+            _ => Spelling::Letters,
+        };
         Ok(Self {
-            inner,
-            pieces: Arc::new(pieces),
-            end,
+            inner: Inner::Listed(Box::new(inner)),
+            pieces: pieces(p.tokens, p.types, spelling),
+            end: end_tokens(p.end, p.tokens, p.types),
             bos: p.bos.map(|id| (id, p.tokens[id as usize].clone())),
             add_bos: p.add_bos.unwrap_or(style.add_bos),
             kind: format!("byte-level BPE ({})", p.pre),
@@ -171,13 +198,23 @@ impl Tokenizer {
     /// [`Error::Model`] naming the file and what it has that is not supported.
     pub(crate) fn from_json(file: &str, bytes: &[u8], vocab: usize, end: BTreeSet<u32>) -> Result<Self, Error> {
         let fail = |m: String| Error::Model(format!("{file}: {m}"));
-        let json: serde_json::Value = serde_json::from_slice(bytes).map_err(|e| fail(format!("not JSON: {e}")))?;
-        let decoder = json["decoder"]["type"].as_str().unwrap_or("none");
-        if decoder != "ByteLevel" {
-            return Err(fail(format!("decoder {decoder:?} is not supported, expected \"ByteLevel\"")));
-        }
-        drop(json);
-        let inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| fail(format!("not a tokenizer: {e}")))?;
+        let mut json: serde_json::Value = serde_json::from_slice(bytes).map_err(|e| fail(format!("not JSON: {e}")))?;
+        let words = match json["decoder"]["type"].as_str() {
+            Some("ByteLevel") => false,
+            _ if json["decoder"] == sentence_piece() => true,
+            other => {
+                return Err(fail(format!(
+                    "decoder {:?} is not supported, expected \"ByteLevel\" or SentencePiece's without a first space",
+                    other.unwrap_or("none")
+                )));
+            }
+        };
+        let inner = if drop_siblings_tokens(&mut json, vocab) {
+            serde_json::from_value(json).map_err(|e| fail(format!("not a tokenizer: {e}")))?
+        } else {
+            drop(json);
+            tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| fail(format!("not a tokenizer: {e}")))?
+        };
         let entries = inner.get_vocab(true);
         let mut texts = vec![String::new(); vocab];
         for (text, id) in entries {
@@ -198,18 +235,26 @@ impl Tokenizer {
         }
         let pieces = Pieces::new(texts.iter().zip(0u32..).map(|(text, id)| {
             let added = added.get(&id);
-            decode::Piece { text, literal: added.is_some(), hidden: added.is_some_and(|t| t.special) }
+            // Added tokens that are not special may be runs of spaces, which only words write in another way.
+            let spelling = match added {
+                Some(token) if token.special || !words => Spelling::Literal,
+                _ if !words => Spelling::Letters,
+                _ if scored::byte(text).is_some() => Spelling::Byte,
+                _ => Spelling::Words,
+            };
+            decode::Piece { text, spelling, hidden: added.is_some_and(|t| t.special) }
         }));
         // The post-processor puts a first token in front of nothing, if it puts one anywhere.
         let empty = inner.encode("", true).map_err(|e| fail(format!("not usable: {e}")))?;
         let bos = empty.get_ids().first().map(|&id| (id, texts[id as usize].clone()));
+        let kind = if words { "SentencePiece BPE" } else { "byte-level BPE" };
         Ok(Self {
-            inner,
+            inner: Inner::Listed(Box::new(inner)),
             pieces: Arc::new(pieces),
             end,
             add_bos: bos.is_some(),
             bos,
-            kind: "byte-level BPE (tokenizer.json)".to_owned(),
+            kind: format!("{kind} (tokenizer.json)"),
         })
     }
 
@@ -222,9 +267,14 @@ impl Tokenizer {
         {
             ids.push(*id);
         }
-        // Byte-level BPE has a token for every byte; a tokenizer without one drops what it cannot say.
-        if let Ok(encoding) = self.inner.encode_fast(text, false) {
-            ids.extend_from_slice(encoding.get_ids());
+        match &self.inner {
+            // Byte-level BPE has a token for every byte; a tokenizer without one drops what it cannot say.
+            Inner::Listed(inner) => {
+                if let Ok(encoding) = inner.encode_fast(text, false) {
+                    ids.extend_from_slice(encoding.get_ids());
+                }
+            }
+            Inner::Scored(scored) => scored.encode(text, &mut ids),
         }
         ids
     }
@@ -266,4 +316,46 @@ impl Tokenizer {
     pub(crate) fn bos_text(&self) -> &str {
         self.bos.as_ref().map_or("", |(_, text)| text)
     }
+}
+
+/// The bytes of every token; control tokens are left out of decoded text.
+fn pieces(tokens: &[String], types: &[i64], spelling: impl Fn(i64) -> Spelling) -> Arc<Pieces> {
+    Arc::new(Pieces::new(tokens.iter().zip(types).map(|(text, &kind)| decode::Piece {
+        text,
+        spelling: spelling(kind),
+        hidden: kind == CONTROL,
+    })))
+}
+
+/// `end` and the control tokens with well-known texts.
+fn end_tokens(mut end: BTreeSet<u32>, tokens: &[String], types: &[i64]) -> BTreeSet<u32> {
+    for ((text, kind), id) in tokens.iter().zip(types).zip(0u32..) {
+        if *kind == CONTROL && END_TEXTS.contains(&text.as_str()) {
+            end.insert(id);
+        }
+    }
+    end
+}
+
+/// Drops the added tokens that follow a vocabulary of `vocab` without a gap, whose texts are ordinary text then: a
+/// family may share one tokenizer.json, and its smaller models have no row for, say, an image. Any other token outside
+/// of the vocabulary is of another model. Returns whether there was one to drop.
+fn drop_siblings_tokens(json: &mut serde_json::Value, vocab: usize) -> bool {
+    let Some(added) = json["added_tokens"].as_array_mut() else { return false };
+    let outside = |token: &serde_json::Value| token["id"].as_u64().filter(|id| *id >= vocab as u64);
+    let ids: BTreeSet<u64> = added.iter().filter_map(outside).collect();
+    let dropped = !ids.is_empty() && ids.iter().copied().eq(vocab as u64..vocab as u64 + ids.len() as u64);
+    if dropped {
+        added.retain(|token| outside(token).is_none());
+    }
+    dropped
+}
+
+/// How tokenizer.json says that tokens are words with SentencePiece's spaces, and bytes where there is no word.
+fn sentence_piece() -> serde_json::Value {
+    serde_json::json!({"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"String": scored::SPACE.to_string()}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]})
 }

@@ -43,28 +43,36 @@ fn rename(name: &str, pairs: &[(&str, &str)]) -> String {
 }
 
 /// Writes the model of a tiny GGUF file the way Hugging Face would.
-fn write_directory(dir: &Path, gguf: &Gguf, llama: bool, store: Store) {
+fn write_directory(dir: &Path, gguf: &Gguf, family: &str, store: Store) {
     let mut tensors: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
     for (name, info) in gguf.tensors() {
         let (shape, values) = (info.shape.clone(), gguf.weights(name).unwrap());
-        if llama {
+        if family != "gpt2" {
             let values = match name.as_str() {
-                n if n.contains("attn_q.") => halves(&shape, &values, 4),
-                n if n.contains("attn_k.") => halves(&shape, &values, 2),
+                n if n.contains("attn_q.") && family == "llama" => halves(&shape, &values, 4),
+                n if n.contains("attn_k.") && family == "llama" => halves(&shape, &values, 2),
+                n if n.contains("norm") && family == "gemma3" => values.iter().map(|v| v - 1.0).collect(),
                 _ => values,
             };
             let name = rename(
                 name,
                 &[
+                    ("attn_q_norm", "self_attn.q_norm"),
+                    ("attn_k_norm", "self_attn.k_norm"),
                     ("token_embd", "model.embed_tokens"),
                     ("output_norm", "model.norm"),
                     ("blk.", "model.layers."),
                     ("attn_norm", "input_layernorm"),
-                    ("ffn_norm", "post_attention_layernorm"),
+                    (
+                        "ffn_norm",
+                        if family == "gemma3" { "pre_feedforward_layernorm" } else { "post_attention_layernorm" },
+                    ),
+                    ("post_attention_norm", "post_attention_layernorm"),
+                    ("post_ffw_norm", "post_feedforward_layernorm"),
                     ("attn_output", "self_attn.o_proj"),
-                    ("attn_q", "self_attn.q_proj"),
-                    ("attn_k", "self_attn.k_proj"),
-                    ("attn_v", "self_attn.v_proj"),
+                    ("attn_q.", "self_attn.q_proj."),
+                    ("attn_k.", "self_attn.k_proj."),
+                    ("attn_v.", "self_attn.v_proj."),
                     ("ffn_", "mlp."),
                 ],
             );
@@ -93,7 +101,7 @@ fn write_directory(dir: &Path, gguf: &Gguf, llama: bool, store: Store) {
             tensors.push((format!("transformer.{name}"), shape, values));
         }
     }
-    if !llama {
+    if family == "gpt2" {
         tensors.push(("transformer.h.0.attn.bias".to_owned(), vec![1], vec![1.0]));
     }
     let shards = if store == Store::Single { 1 } else { 3 };
@@ -117,8 +125,8 @@ fn write_directory(dir: &Path, gguf: &Gguf, llama: bool, store: Store) {
     if store == Store::Sharded {
         write_json(dir, "model.safetensors.index.json", &json!({"metadata": {}, "weight_map": map}));
     }
-    write_json(dir, "config.json", &config(llama));
-    write_json(dir, "tokenizer.json", &tokenizer(gguf, llama));
+    write_json(dir, "config.json", &config(family));
+    write_json(dir, "tokenizer.json", &tokenizer(gguf, family));
     let template = "{% for m in messages %}{{ m.role }}:{{ m.content }}{{ eos_token }}{% endfor %}";
     write_json(
         dir,
@@ -131,21 +139,30 @@ fn write_json(dir: &Path, name: &str, value: &Value) {
     std::fs::write(dir.join(name), serde_json::to_vec(value).unwrap()).unwrap();
 }
 
-fn config(llama: bool) -> Value {
-    // GGUF stores 1e-5 as f32, whose exact value this is.
+/// What config.json says of a tiny model. GGUF stores epsilons as f32, whose exact values these are.
+fn config(family: &str) -> Value {
     let epsilon = f64::from(1e-5f32);
-    if llama {
-        json!({"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-            "num_hidden_layers": 3, "intermediate_size": 176, "max_position_embeddings": 256, "vocab_size": 260,
-            "rms_norm_eps": epsilon, "rope_theta": 100000.0, "hidden_act": "silu", "tie_word_embeddings": false,
-            "eos_token_id": [258, 256]})
-    } else {
-        json!({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 256, "n_inner": 256,
-            "vocab_size": 260, "layer_norm_epsilon": epsilon, "activation_function": "gelu_new", "eos_token_id": 258})
+    let mut common = json!({"model_type": family, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "num_hidden_layers": 3, "intermediate_size": 176, "max_position_embeddings": 256, "vocab_size": 260,
+        "rms_norm_eps": f64::from(1e-6f32), "tie_word_embeddings": false, "eos_token_id": [258, 256]});
+    let mut with = |more: Value| {
+        common.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        common.clone()
+    };
+    match family {
+        "llama" => with(json!({"rms_norm_eps": epsilon, "head_dim": 16, "rope_theta": 100000.0, "hidden_act": "silu"})),
+        "qwen3" => with(json!({"head_dim": 32, "rope_theta": 1e6, "hidden_act": "silu", "use_sliding_window": false,
+            "max_window_layers": 28, "sliding_window": null, "layer_types": ["full_attention", "full_attention", "full_attention"]})),
+        "gemma3" => with(json!({"model_type": "gemma3_text", "head_dim": 32, "num_hidden_layers": 7,
+            "num_key_value_heads": 1, "hidden_activation": "gelu_pytorch_tanh", "rope_theta": 1e6,
+            "rope_local_base_freq": 10000.0, "query_pre_attn_scalar": 32, "sliding_window": 8,
+            "sliding_window_pattern": 6, "attn_logit_softcapping": null, "final_logit_softcapping": null})),
+        _ => json!({"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 256, "n_inner": 256,
+            "vocab_size": 260, "layer_norm_epsilon": epsilon, "activation_function": "gelu_new", "eos_token_id": 258}),
     }
 }
 
-fn tokenizer(gguf: &Gguf, llama: bool) -> Value {
+fn tokenizer(gguf: &Gguf, family: &str) -> Value {
     let Some(Meta::Texts(tokens)) = gguf.get("tokenizer.ggml.tokens") else { panic!("no tokens") };
     let vocab: BTreeMap<&str, usize> = tokens.iter().enumerate().map(|(i, t)| (t.as_str(), i)).collect();
     let added: Vec<Value> = (256..260)
@@ -153,8 +170,10 @@ fn tokenizer(gguf: &Gguf, llama: bool) -> Value {
         .collect();
     let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
     let digits = json!({"type": "Digits", "individual_digits": true});
-    let pre =
-        if llama { json!({"type": "Sequence", "pretokenizers": [digits, byte_level]}) } else { byte_level.clone() };
+    let pre = match family {
+        "llama" => json!({"type": "Sequence", "pretokenizers": [digits, byte_level]}),
+        _ => byte_level.clone(),
+    };
     json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
         "pre_tokenizer": pre, "post_processor": null, "decoder": byte_level,
         "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
@@ -170,15 +189,15 @@ pub(crate) fn logits(model: &model::Model, linear: &dyn Linear, prompt: &[u32]) 
 
 #[test]
 fn directories_give_the_same_model_as_gguf() {
-    for (name, llama) in [("tiny-llama.gguf", true), ("tiny-gpt2.gguf", false)] {
-        let path = tiny(name);
+    for name in ["llama", "qwen3", "gemma3", "gpt2"] {
+        let path = tiny(&format!("tiny-{name}.gguf"));
         let original = model::load_float(&path.display().to_string(), &quiet).unwrap();
         let gguf = Gguf::parse(name, std::fs::read(&path).unwrap()).unwrap();
         let prompt = "naïve <|im_start|>user 123";
         let tokens = original.tokenizer.encode(prompt);
         for store in [Store::Single, Store::Sharded] {
             let dir = tempfile::tempdir().unwrap();
-            write_directory(dir.path(), &gguf, llama, store);
+            write_directory(dir.path(), &gguf, name, store);
             let source = dir.path().display().to_string();
             let copy = model::load_float(&source, &quiet).unwrap();
             assert_eq!(copy.tokenizer.encode(prompt), tokens);
@@ -203,20 +222,98 @@ fn directories_give_the_same_model_as_gguf() {
 }
 
 #[test]
+fn sentence_piece_tokenizers_spell_with_words_and_bytes() {
+    let gguf = Gguf::parse("tiny", std::fs::read(tiny("tiny-llama.gguf")).unwrap()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    write_directory(dir.path(), &gguf, "llama", Store::Single);
+    let mut vocab: BTreeMap<String, usize> = (0..256).map(|b| (format!("<0x{b:02X}>"), b)).collect();
+    vocab.extend([("\u{2581}", 256), ("a", 257), ("\u{2581}a", 258)].map(|(text, id)| (text.to_owned(), id)));
+    let added = json!({"id": 259, "content": "\u{2581}\u{2581}", "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false, "special": false});
+    let space = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
+    let decoders = [space("\u{2581}", " "), json!({"type": "ByteFallback"}), json!({"type": "Fuse"})];
+    let mut words = json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [added],
+        "normalizer": space(" ", "\u{2581}"), "pre_tokenizer": null, "post_processor": null,
+        "decoder": {"type": "Sequence", "decoders": decoders},
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": true, "ignore_merges": false,
+            "vocab": vocab, "merges": ["\u{2581} a"]}});
+    write_json(dir.path(), "tokenizer.json", &words);
+    let t = load(dir.path()).unwrap().tokenizer;
+    assert_eq!(t.kind(), "SentencePiece BPE (tokenizer.json)");
+    assert_eq!(t.encode("a a\né"), [257, 258, 10, 0xc3, 0xa9]);
+    assert_eq!(t.decode(&[257, 258, 10, 0xc3, 0xa9, 259, 256]), "a a\né   ");
+    // Llama 2's, which takes the first space away again.
+    words["decoder"]["decoders"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
+    write_json(dir.path(), "tokenizer.json", &words);
+    assert!(refusal(dir.path()).contains("decoder \"Sequence\" is not supported"));
+}
+
+/// Llama 3's factors are a rule in config.json and a tensor in GGUF.
+#[test]
+fn stretched_rotations_are_the_same_from_both_formats() {
+    let gguf = Gguf::parse("tiny", std::fs::read(tiny("tiny-llama.gguf")).unwrap()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    write_directory(dir.path(), &gguf, "llama", Store::Single);
+    let source = dir.path().display().to_string();
+    let prompt: Vec<u32> = (40..100).collect();
+    let run = |source: &str| {
+        let m = model::load_float(source, &quiet).unwrap();
+        logits(&m.model, &m.linear, &prompt)
+    };
+    let plain = run(&source);
+    // 64 positions first: the shortest of eight wavelengths, 2·pi, is kept, the longest stretched, two are between.
+    let rule = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64});
+    let mut scaled = config("llama");
+    scaled["rope_scaling"] = rule.clone();
+    write_json(dir.path(), "config.json", &scaled);
+    let stretched = run(&source);
+    assert_ne!(plain, stretched);
+    let mut newer = config("llama");
+    newer["rope_theta"] = Value::Null;
+    newer["rope_parameters"] = rule;
+    newer["rope_parameters"]["rope_theta"] = json!(100000.0);
+    write_json(dir.path(), "config.json", &newer);
+    assert_eq!(run(&source), stretched);
+    // Wavelength of pair i: 2·pi·100000^(i/8); the rule by hand.
+    #[expect(clippy::cast_possible_truncation, reason = "GGUF stores these factors as f32")]
+    let factors: Vec<f32> = (0..8)
+        .map(|i| {
+            let wave = std::f64::consts::TAU * 100000f64.powf(f64::from(i) / 8.0);
+            let smooth = ((64.0 / wave - 1.0) / 3.0).clamp(0.0, 1.0);
+            (1.0 / ((1.0 - smooth) / 8.0 + smooth)) as f32
+        })
+        .collect();
+    assert_eq!((factors[0], factors[7]), (1.0, 8.0));
+    let file = dir.path().join("m.gguf");
+    let bytes = super::gguf(&tiny("tiny-llama.gguf"), |_, t| {
+        drop(t.insert("rope_freqs.weight".to_owned(), (vec![8], factors.clone())));
+    });
+    std::fs::write(&file, bytes).unwrap();
+    let other = run(&file.display().to_string());
+    let worst = other.iter().zip(&stretched).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst < 1e-5, "{worst}");
+}
+
+#[test]
 fn bad_directories_are_named() {
     let gguf = Gguf::parse("tiny", std::fs::read(tiny("tiny-llama.gguf")).unwrap()).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path();
-    let fresh = || write_directory(at, &gguf, true, Store::Single);
+    let fresh = || write_directory(at, &gguf, "llama", Store::Single);
     fresh();
-    let mut bad = config(true);
+    let mut bad = config("llama");
     bad["intermediate_size"] = json!(180);
     write_json(at, "config.json", &bad);
     assert_eq!(
         refusal(at),
         "FILE/model.safetensors: tensor model.layers.0.mlp.gate_proj.weight has shape [176, 64], expected [180, 64]"
     );
-    bad = config(true);
+    bad = config("llama");
     bad["num_hidden_layers"] = json!(4);
     write_json(at, "config.json", &bad);
     assert_eq!(
@@ -233,11 +330,22 @@ fn bad_directories_are_named() {
     assert!(refusal(at).starts_with("FILE/config.json: not JSON"));
 
     fresh();
-    let mut wrong = tokenizer(&gguf, true);
+    let mut wrong = tokenizer(&gguf, "llama");
     wrong["decoder"] = json!({"type": "Metaspace"});
     write_json(at, "tokenizer.json", &wrong);
-    assert_eq!(refusal(at), "FILE/tokenizer.json: decoder \"Metaspace\" is not supported, expected \"ByteLevel\"");
-    wrong = tokenizer(&gguf, true);
+    assert_eq!(
+        refusal(at),
+        "FILE/tokenizer.json: decoder \"Metaspace\" is not supported, expected \"ByteLevel\" or SentencePiece's without a first space"
+    );
+    // A token right behind the vocabulary is a larger sibling's, and its text is text; one further on is another model's.
+    let mut sibling = tokenizer(&gguf, "llama");
+    let mut image = sibling["added_tokens"][3].clone();
+    (image["id"], image["content"]) = (json!(260), json!("<img>"));
+    sibling["added_tokens"].as_array_mut().unwrap().push(image);
+    write_json(at, "tokenizer.json", &sibling);
+    let letters: Vec<u32> = "<img>".bytes().map(u32::from).collect();
+    assert_eq!(load(at).unwrap().tokenizer.encode("<img>"), letters);
+    wrong = tokenizer(&gguf, "llama");
     wrong["added_tokens"][3]["id"] = json!(300);
     wrong["added_tokens"][3]["content"] = json!("<extra>");
     write_json(at, "tokenizer.json", &wrong);

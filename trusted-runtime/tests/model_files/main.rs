@@ -56,7 +56,7 @@ fn refused_models_are_named() {
     };
     assert_eq!(
         refused(&set("general.architecture", Meta::Text("mamba".to_owned()))),
-        "FILE: unknown architecture \"mamba\", expected one of: llama, gpt2"
+        "FILE: unknown architecture \"mamba\", expected one of: llama, qwen3, gemma3, gpt2"
     );
     assert_eq!(
         refused(&|m, _| drop(m.remove("llama.block_count"))),
@@ -77,8 +77,12 @@ fn refused_models_are_named() {
     let unknown = refused(&set("tokenizer.ggml.pre", Meta::Text("gpt-99".to_owned())));
     assert!(unknown.starts_with("FILE: unknown pre-tokenizer \"gpt-99\""), "{unknown}");
     assert_eq!(
+        refused(&set("tokenizer.ggml.model", Meta::Text("bert".to_owned()))),
+        "FILE: tokenizer model \"bert\" is not supported, expected \"gpt2\" (byte-level BPE) or \"llama\" (SentencePiece BPE)"
+    );
+    assert_eq!(
         refused(&set("tokenizer.ggml.model", Meta::Text("llama".to_owned()))),
-        "FILE: tokenizer model \"llama\" is not supported, expected \"gpt2\" (byte-level BPE)"
+        "FILE: metadata key tokenizer.ggml.add_space_prefix is not false: a space in front of every prompt is not supported"
     );
     assert_eq!(
         refused(&set("tokenizer.ggml.eos_token_id", Meta::Int(260))),
@@ -120,6 +124,75 @@ fn refused_models_are_named() {
     assert_eq!(bare, "FILE/config.json is missing: not a Hugging Face model directory");
     let unknown = model::load("synthetic:gpt-5", Weights::W8, &quiet).err().unwrap().to_string();
     assert!(unknown.starts_with("unknown synthetic model \"gpt-5\", expected one of: gpt2-124m"), "{unknown}");
+}
+
+#[test]
+fn variants_of_a_family_that_are_not_computed_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("m.gguf");
+    let refused = |base: &str, key: &str, value: Meta| {
+        let base = tiny(&format!("tiny-{base}.gguf"));
+        std::fs::write(&file, gguf(&base, |m, _| drop(m.insert(key.to_owned(), value.clone())))).unwrap();
+        refusal(&file)
+    };
+    let text = |s: &str| Meta::Text(s.to_owned());
+    assert_eq!(
+        refused("qwen3", "general.architecture", text("qwen3moe")),
+        "FILE: unknown architecture \"qwen3moe\", expected one of: llama, qwen3, gemma3, gpt2"
+    );
+    assert_eq!(
+        refused("qwen3", "qwen3.rope.scaling.type", text("yarn")),
+        "FILE: rope scaling \"yarn\" is not supported, expected none"
+    );
+    assert_eq!(
+        refused("qwen3", "qwen3.attention.value_length", Meta::Int(64)),
+        "FILE: metadata key qwen3.attention.value_length is 64, expected 32 (head_dim)"
+    );
+    assert_eq!(
+        refused("gemma3", "gemma3.final_logit_softcapping", Meta::Float(30.0)),
+        "FILE: metadata key gemma3.final_logit_softcapping is 30, expected 0 (no soft cap)"
+    );
+    assert_eq!(
+        refused("gemma3", "gemma3.rope.scaling.type", text("longrope")),
+        "FILE: rope scaling \"longrope\" is not supported, expected linear or none"
+    );
+    assert_eq!(
+        refused("gemma3", "gemma3.attention.sliding_window_pattern", Meta::Ints(vec![1; 6])),
+        "FILE: 6 layers are described, expected 7"
+    );
+    assert_eq!(
+        refused("gemma3", "gemma3.attention.sliding_window", Meta::Int(0)),
+        "FILE: sliding_window is 0, expected at least 1"
+    );
+    assert_eq!(
+        refused("gemma3", "gemma3.rope.freq_base_swa", Meta::Float(0.0)),
+        "FILE: local rope base is 0, expected at least 1"
+    );
+}
+
+/// What a file says about windows and rotations reaches the forward pass, in all of its spellings.
+#[test]
+fn windows_and_rotations_are_those_of_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("m.gguf");
+    let base = tiny("tiny-gemma3.gguf");
+    let run = |key: &str, value: Meta| {
+        std::fs::write(&file, gguf(&base, |m, _| drop(m.insert(format!("gemma3.{key}"), value.clone())))).unwrap();
+        let m = model::load_float(&file.display().to_string(), &quiet).unwrap();
+        logits(&m.model, &m.linear, &m.tokenizer.encode("more letters than a window of eight"))
+    };
+    let vocab = 260;
+    let plain = run("attention.sliding_window_pattern", Meta::Int(6));
+    let listed = Meta::Ints(vec![1, 1, 1, 1, 1, 0, 1]);
+    assert_eq!(plain, run("attention.sliding_window_pattern", listed));
+    assert_eq!(plain, run("rope.freq_base_swa", Meta::Float(1e4)));
+    let wide = run("attention.sliding_window", Meta::Int(9));
+    // A window of nine changes nothing for eight positions, and everything after them.
+    assert_eq!(plain[..8 * vocab], wide[..8 * vocab]);
+    assert!(plain[8 * vocab..].chunks(vocab).zip(wide[8 * vocab..].chunks(vocab)).all(|(a, b)| a != b));
+    let all = run("attention.sliding_window_pattern", Meta::Int(1));
+    assert_ne!(plain, all);
+    assert_ne!(plain, run("rope.freq_base_swa", Meta::Float(1e6)));
 }
 
 #[test]
@@ -181,4 +254,20 @@ fn synthetic_shapes_run_and_repeat() {
     let first = run();
     assert_eq!(first, run());
     assert!(first.iter().all(|l| l.is_finite()) && first.iter().any(|l| l.abs() > 1e-3));
+}
+
+#[test]
+fn shapes_are_cut_to_layers_of_the_same_weights() {
+    let refused = |name: &str| model::load_float(name, &quiet).err().unwrap().to_string();
+    for name in ["synthetic:llama-tiny@0", "synthetic:llama-tiny@3", "synthetic:llama-tiny@x"] {
+        let (_, cut) = name.split_once('@').unwrap();
+        assert_eq!(refused(name), format!("synthetic model llama-tiny cut to \"{cut}\" layers, expected 1 to 2"));
+    }
+    let all = model::load("synthetic:llama-tiny", Weights::W8, &quiet).unwrap();
+    let cut = model::load("synthetic:llama-tiny@1", Weights::W8, &quiet).unwrap();
+    assert_eq!((cut.model.config().layers, cut.linears.len()), (1, 5));
+    assert!(cut.linears.iter().zip(&all.linears).all(|(a, b)| a.id == b.id && a.int8 == b.int8));
+    let large = model::inspect("synthetic:gpt2-1.5b@1", &quiet).unwrap();
+    assert_eq!((large.config.layers, large.config.vocab, large.config.d_model), (1, 4096, 1600));
+    assert_eq!(large.linear_weights, 12 * 1600 * 1600 + 4096 * 1600);
 }

@@ -2,12 +2,12 @@
 
 use super::{
     file::{Progress, hex, read_and_hash},
-    json::{Field, config, rope_factors},
+    json::Field,
     safetensors::{ShardedTensors, shard_names},
 };
 use crate::{
     Error,
-    model::{ChatTemplate, Tokenizer, chat::SpecialTexts, config::ModelConfig},
+    model::{ChatTemplate, Tokenizer, chat::SpecialTexts, config::ModelConfig, family},
 };
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -68,7 +68,7 @@ impl Directory {
         let raw = files
             .optional_json("config.json")?
             .ok_or_else(|| Error::Model(format!("{config_file} is missing: not a Hugging Face model directory")))?;
-        let config = config(&config_file, &raw)?;
+        let config = family::from_json(&Field::new(&config_file, &raw))?;
         let generation = files.optional_json("generation_config.json")?;
         let tokenizer_config = files.optional_json("tokenizer_config.json")?;
 
@@ -82,8 +82,7 @@ impl Directory {
 
         let index = files.optional_bytes("model.safetensors.index.json")?;
         let shards = shard_names(directory, index.as_deref())?;
-        let factors = rope_factors(&Field::new(&config_file, &raw), &config)?;
-        let (tensors, hashes) = ShardedTensors::read(directory, &shards, config.clone(), factors, progress)?;
+        let (tensors, hashes) = ShardedTensors::read(directory, &shards, config.clone(), progress)?;
         files.hashes.extend(hashes);
         files.hashes.sort();
         let mut listing = Sha256::new();

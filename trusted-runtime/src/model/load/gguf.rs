@@ -179,6 +179,14 @@ impl Gguf {
         }
     }
 
+    /// An array of floats.
+    pub(crate) fn floats(&self, key: &str) -> Result<&[f64], Error> {
+        match self.get(key) {
+            Some(Value::Floats(v)) => Ok(v),
+            _ => self.wrong(key, "an array of floats"),
+        }
+    }
+
     /// An array of integers.
     pub(crate) fn ints(&self, key: &str) -> Result<&[i64], Error> {
         match self.get(key) {
@@ -197,11 +205,15 @@ impl Tensors for Gguf {
         canonical.to_owned()
     }
 
-    fn shape(&self, canonical: &str) -> Option<Vec<usize>> {
+    fn has(&self, canonical: &str) -> bool {
+        self.tensors.contains_key(canonical)
+    }
+
+    fn shape(&self, canonical: &str, _wanted: &[usize]) -> Option<Vec<usize>> {
         self.tensors.get(canonical).map(|t| t.shape.clone())
     }
 
-    fn read(&self, canonical: &str) -> Result<Vec<f32>, Error> {
+    fn read(&self, canonical: &str, _shape: &[usize]) -> Result<Vec<f32>, Error> {
         self.weights(canonical)
     }
 

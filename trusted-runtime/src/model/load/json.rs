@@ -2,25 +2,38 @@
 
 use crate::{
     Error,
-    model::{
-        config::{Architecture, ModelConfig},
-        frequencies,
-    },
+    model::{config::ModelConfig, family::Architecture, rotary::Stretch},
 };
 use serde_json::Value;
 
 /// An object of config.json; errors name the file and the field.
-pub(super) struct Field<'a> {
+pub(crate) struct Field<'a> {
     file: &'a str,
     object: &'a Value,
 }
 
 impl<'a> Field<'a> {
-    pub(super) fn new(file: &'a str, object: &'a Value) -> Self {
+    pub(crate) fn new(file: &'a str, object: &'a Value) -> Self {
         Self { file, object }
     }
 
-    fn wrong<T>(&self, key: &str, expected: &str) -> Result<T, Error> {
+    /// Name of the file.
+    pub(crate) fn file(&self) -> &'a str {
+        self.file
+    }
+
+    /// The value of `key`, null if it is absent.
+    pub(crate) fn get(&self, key: &str) -> &'a Value {
+        &self.object[key]
+    }
+
+    /// A text, if there is one.
+    pub(crate) fn optional_text(&self, key: &str) -> Option<&'a str> {
+        self.object[key].as_str()
+    }
+
+    /// The error about `key` being something else than `expected`.
+    pub(crate) fn wrong<T>(&self, key: &str, expected: &str) -> Result<T, Error> {
         let found = match &self.object[key] {
             Value::Null => "missing".to_owned(),
             Value::Array(_) | Value::Object(_) => "not a single value".to_owned(),
@@ -29,30 +42,30 @@ impl<'a> Field<'a> {
         Err(Error::Model(format!("{}: field {key} is {found}, expected {expected}", self.file)))
     }
 
-    fn size(&self, key: &str) -> Result<usize, Error> {
+    pub(crate) fn size(&self, key: &str) -> Result<usize, Error> {
         match self.object[key].as_u64().and_then(|v| usize::try_from(v).ok()) {
             Some(v) => Ok(v),
             None => self.wrong(key, "a non-negative integer"),
         }
     }
 
-    fn size_or(&self, key: &str, default: usize) -> Result<usize, Error> {
+    pub(crate) fn size_or(&self, key: &str, default: usize) -> Result<usize, Error> {
         if self.object[key].is_null() { Ok(default) } else { self.size(key) }
     }
 
-    fn float(&self, key: &str) -> Result<f64, Error> {
+    pub(crate) fn float(&self, key: &str) -> Result<f64, Error> {
         match self.object[key].as_f64() {
             Some(v) => Ok(v),
             None => self.wrong(key, "a number"),
         }
     }
 
-    fn float_or(&self, key: &str, default: f64) -> Result<f64, Error> {
+    pub(crate) fn float_or(&self, key: &str, default: f64) -> Result<f64, Error> {
         if self.object[key].is_null() { Ok(default) } else { self.float(key) }
     }
 
     /// Refuses any value of `key` but those in `allowed` and absence.
-    fn only(&self, key: &str, allowed: &[&str]) -> Result<(), Error> {
+    pub(crate) fn only(&self, key: &str, allowed: &[&str]) -> Result<(), Error> {
         match &self.object[key] {
             Value::Null => Ok(()),
             Value::String(s) if allowed.contains(&s.as_str()) => Ok(()),
@@ -61,118 +74,160 @@ impl<'a> Field<'a> {
     }
 
     /// Refuses `key` unless it is absent or `expected`.
-    fn flag(&self, key: &str, expected: bool) -> Result<(), Error> {
+    pub(crate) fn flag(&self, key: &str, expected: bool) -> Result<(), Error> {
         match &self.object[key] {
             Value::Null => Ok(()),
             Value::Bool(b) if *b == expected => Ok(()),
             _ => self.wrong(key, &expected.to_string()),
         }
     }
-}
 
-/// Reads and checks the configuration.
-///
-/// # Errors
-/// [`Error::Model`] naming the file and the field.
-pub(super) fn config(file: &str, json: &Value) -> Result<ModelConfig, Error> {
-    let f = Field::new(file, json);
-    let architecture = match json["model_type"].as_str() {
-        Some(name) => Architecture::parse(file, name)?,
-        None => return f.wrong("model_type", Architecture::SUPPORTED),
-    };
-    let name = json["_name_or_path"].as_str().filter(|n| !n.is_empty()).unwrap_or("unnamed").to_owned();
-    let tied_head = |default: bool| json["tie_word_embeddings"].as_bool().unwrap_or(default);
+    /// Refuses `key` unless it is absent or null.
+    pub(crate) fn absent(&self, key: &str) -> Result<(), Error> {
+        if self.object[key].is_null() { Ok(()) } else { self.wrong(key, "none") }
+    }
+
+    /// The `layer_types`, if they are listed.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for one that is not in `allowed`.
+    pub(crate) fn layer_types(&self, allowed: &[&str]) -> Result<Option<Vec<&'a str>>, Error> {
+        let Some(listed) = self.object["layer_types"].as_array() else { return Ok(None) };
+        let kind = |v: &'a Value| match v.as_str().filter(|kind| allowed.contains(kind)) {
+            Some(kind) => Ok(kind),
+            None => Err(Error::Model(format!(
+                "{}: field layer_types holds {v}, expected {}",
+                self.file,
+                allowed.join(" or ")
+            ))),
+        };
+        listed.iter().map(kind).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// A number as f32.
     #[expect(clippy::cast_possible_truncation, reason = "the forward pass is f32")]
-    let narrow = |v: f64| v as f32;
-    let config = match architecture {
-        Architecture::Llama => {
-            f.only("hidden_act", &["silu"])?;
-            f.flag("attention_bias", false)?;
-            f.flag("mlp_bias", false)?;
-            let (d_model, heads) = (f.size("hidden_size")?, f.size("num_attention_heads")?);
-            ModelConfig {
-                architecture,
-                name,
-                layers: f.size("num_hidden_layers")?,
-                d_model,
-                d_ff: f.size("intermediate_size")?,
-                heads,
-                kv_heads: f.size_or("num_key_value_heads", heads)?,
-                head_dim: f.size_or("head_dim", d_model / heads.max(1))?,
-                context: f.size("max_position_embeddings")?,
-                vocab: f.size("vocab_size")?,
-                norm_epsilon: narrow(f.float("rms_norm_eps")?),
-                rope_base: f.float_or("rope_theta", 10_000.0)?,
-                tied_head: tied_head(false),
-                parameters: 0,
+    pub(crate) fn narrow(&self, key: &str) -> Result<f32, Error> {
+        self.float(key).map(|v| v as f32)
+    }
+
+    /// The name that some files give.
+    pub(crate) fn name(&self) -> String {
+        self.optional_text("_name_or_path").filter(|n| !n.is_empty()).unwrap_or("unnamed").to_owned()
+    }
+
+    /// Whether the LM head is the token embedding; `default` is what the family's own configurations leave out.
+    pub(crate) fn tied_head(&self, default: bool) -> bool {
+        self.object["tie_word_embeddings"].as_bool().unwrap_or(default)
+    }
+
+    /// The sizes by the names that Llama introduced and its successors kept; rotary base 0.
+    pub(crate) fn sizes(&self, architecture: Architecture) -> Result<ModelConfig, Error> {
+        let (d_model, heads) = (self.size("hidden_size")?, self.size("num_attention_heads")?);
+        Ok(ModelConfig {
+            architecture,
+            name: self.name(),
+            layers: self.size("num_hidden_layers")?,
+            d_model,
+            d_ff: self.size("intermediate_size")?,
+            heads,
+            kv_heads: self.size_or("num_key_value_heads", heads)?,
+            head_dim: self.size_or("head_dim", d_model / heads.max(1))?,
+            context: self.size("max_position_embeddings")?,
+            vocab: self.size("vocab_size")?,
+            norm_epsilon: self.narrow("rms_norm_eps")?,
+            rope_base: 0.0,
+            tied_head: self.tied_head(false),
+            parameters: 0,
+        })
+    }
+
+    /// The rotary positions of all layers: `rope_theta` and `rope_scaling`, or both in `rope_parameters`, as
+    /// Transformers 5 writes them.
+    pub(crate) fn rope(&self, default_base: f64) -> Result<Rope<'a>, Error> {
+        match self.get("rope_parameters") {
+            Value::Null => {
+                let base = self.float_or("rope_theta", default_base)?;
+                Rope::new(self.file, self.get("rope_scaling"), base)
             }
+            both => Rope::new(self.file, both, default_base),
         }
-        Architecture::Gpt2 => {
-            f.only("activation_function", &["gelu_new", "gelu_pytorch_tanh"])?;
-            f.flag("scale_attn_weights", true)?;
-            f.flag("scale_attn_by_inverse_layer_idx", false)?;
-            let (d_model, heads) = (f.size("n_embd")?, f.size("n_head")?);
-            ModelConfig {
-                architecture,
-                name,
-                layers: f.size("n_layer")?,
-                d_model,
-                d_ff: f.size_or("n_inner", 4 * d_model)?,
-                heads,
-                kv_heads: heads,
-                head_dim: d_model / heads.max(1),
-                context: f.size("n_positions")?,
-                vocab: f.size("vocab_size")?,
-                norm_epsilon: narrow(f.float("layer_norm_epsilon")?),
-                rope_base: 0.0,
-                tied_head: tied_head(true),
-                parameters: 0,
-            }
-        }
-    };
-    config.check(file)?;
-    Ok(config)
+    }
 }
 
-/// Divisors of the rotary frequencies: none, or Llama 3's long-context rule (`rope_type: llama3`): wavelengths beyond
-/// `original / low` are stretched by `factor`, those below `original / high` kept, those between interpolated.
-///
-/// # Errors
-/// [`Error::Model`] for any other rule, or for parameters that make no sense.
-pub(super) fn rope_factors(f: &Field<'_>, c: &ModelConfig) -> Result<Option<Vec<f32>>, Error> {
-    let scaling = &f.object["rope_scaling"];
-    if scaling.is_null() {
-        return Ok(None);
+/// Rotary positions as config.json describes them.
+pub(crate) struct Rope<'a> {
+    /// Base of the frequencies.
+    pub(crate) base: f64,
+    rule: &'a str,
+    parameters: Field<'a>,
+}
+
+impl<'a> Rope<'a> {
+    /// `scaling` holds the rule, its parameters, and the base if that is not `base`; null for no rule.
+    pub(crate) fn new(file: &'a str, scaling: &'a Value, base: f64) -> Result<Self, Error> {
+        let parameters = Field::new(file, scaling);
+        let rule = ["rope_type", "type"].into_iter().find_map(|key| scaling[key].as_str());
+        let absent = if scaling.is_null() { "default" } else { "none" };
+        Ok(Self { base: parameters.float_or("rope_theta", base)?, rule: rule.unwrap_or(absent), parameters })
     }
-    let kind = scaling["rope_type"].as_str().or_else(|| scaling["type"].as_str()).unwrap_or("none");
-    if kind == "default" {
-        return Ok(None);
+
+    /// # Errors
+    /// [`Error::Model`] for any rule, as `expected` says.
+    pub(crate) fn unknown<T>(&self, expected: &str) -> Result<T, Error> {
+        Err(Error::Model(format!(
+            "{}: rope_scaling {:?} is not supported, expected {expected}",
+            self.parameters.file, self.rule
+        )))
     }
-    if kind != "llama3" || c.architecture != Architecture::Llama {
-        return Err(Error::Model(format!("{}: rope_scaling {kind:?} is not supported, expected llama3", f.file)));
+
+    /// # Errors
+    /// [`Error::Model`] for any rule at all.
+    pub(crate) fn unscaled(&self) -> Result<f64, Error> {
+        if self.rule == "default" { Ok(self.base) } else { self.unknown("none") }
     }
-    let s = Field::new(f.file, scaling);
-    let (factor, low, high) = (s.float("factor")?, s.float("low_freq_factor")?, s.float("high_freq_factor")?);
-    let original = s.float("original_max_position_embeddings")?;
-    if !(factor >= 1.0 && low > 0.0 && high > low && original >= 1.0 && factor.is_finite() && high.is_finite()) {
-        return Err(Error::Model(format!(
-            "{}: rope_scaling factor {factor}, low {low}, high {high}, original {original}: expected factor >= 1 and 0 < low < high",
-            f.file
-        )));
+
+    /// The divisor of all frequencies: 1, or that of `rope_type: linear`.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for any other rule, or for a factor below 1.
+    pub(crate) fn linear(&self) -> Result<f64, Error> {
+        match self.rule {
+            "default" => Ok(1.0),
+            "linear" => match self.parameters.float("factor")? {
+                factor if factor >= 1.0 && factor.is_finite() => Ok(factor),
+                _ => self.parameters.wrong("factor", "a number of at least 1"),
+            },
+            _ => self.unknown("linear"),
+        }
     }
-    let divisor = |frequency: f64| {
-        let turns = original * frequency / std::f64::consts::TAU;
-        let smooth = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-        1.0 / ((1.0 - smooth) / factor + smooth)
-    };
-    #[expect(clippy::cast_possible_truncation, reason = "GGUF stores these factors as f32")]
-    let factors = frequencies(c.rope_base, c.head_dim).into_iter().map(|f| divisor(f) as f32).collect();
-    Ok(Some(factors))
+
+    /// None, or the parameters of `rope_type: llama3`.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for any other rule, or for parameters that make no sense.
+    pub(crate) fn llama3(&self) -> Result<Option<Stretch>, Error> {
+        match self.rule {
+            "default" => return Ok(None),
+            "llama3" => {}
+            _ => return self.unknown("llama3"),
+        }
+        let s = &self.parameters;
+        let (factor, low, high) = (s.float("factor")?, s.float("low_freq_factor")?, s.float("high_freq_factor")?);
+        let original = s.float("original_max_position_embeddings")?;
+        if !(factor >= 1.0 && low > 0.0 && high > low && original >= 1.0 && factor.is_finite() && high.is_finite()) {
+            return Err(Error::Model(format!(
+                "{}: rope_scaling factor {factor}, low {low}, high {high}, original {original}: expected factor >= 1 and 0 < low < high",
+                s.file
+            )));
+        }
+        Ok(Some(Stretch { factor, low, high, original }))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::family;
     use serde_json::json;
 
     fn llama() -> Value {
@@ -180,19 +235,24 @@ mod tests {
             "intermediate_size": 160, "max_position_embeddings": 256, "vocab_size": 260, "rms_norm_eps": 1e-5})
     }
 
+    fn refusal(base: &Value, key: &str, value: Value) -> String {
+        let mut j = base.clone();
+        j[key] = value;
+        family::from_json(&Field::new("c.json", &j)).map(|_| ()).map_err(|e| e.to_string()).err().unwrap_or_default()
+    }
+
     #[test]
     fn errors_name_file_and_field() {
-        let with = |key: &str, value: Value| {
-            let mut j = llama();
-            j[key] = value;
-            config("c.json", &j).map(|_| ()).map_err(|e| e.to_string()).err().unwrap_or_default()
-        };
+        let with = |key: &str, value: Value| refusal(&llama(), key, value);
         assert_eq!(with("hidden_size", json!(64)), "");
         assert_eq!(
             with("model_type", json!("mamba")),
-            "c.json: unknown architecture \"mamba\", expected one of: llama, gpt2"
+            "c.json: unknown architecture \"mamba\", expected one of: llama, qwen3, gemma3_text, gpt2"
         );
-        assert_eq!(with("model_type", Value::Null), "c.json: field model_type is missing, expected llama, gpt2");
+        assert_eq!(
+            with("model_type", Value::Null),
+            "c.json: field model_type is missing, expected llama, qwen3, gemma3_text, gpt2"
+        );
         assert_eq!(with("hidden_size", json!(-1)), "c.json: field hidden_size is -1, expected a non-negative integer");
         assert_eq!(with("hidden_act", json!("relu")), "c.json: field hidden_act is \"relu\", expected silu");
         assert_eq!(with("attention_bias", json!(true)), "c.json: field attention_bias is true, expected false");
@@ -203,18 +263,70 @@ mod tests {
     }
 
     #[test]
-    fn llama3_scaling_keeps_short_waves_and_stretches_long_ones() {
-        let mut j = llama();
-        j["head_dim"] = json!(128);
-        j["rope_theta"] = json!(500_000.0);
-        j["rope_scaling"] = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    fn gemma_is_refused_where_it_computes_something_else() {
+        let gemma = json!({"model_type": "gemma3_text", "hidden_size": 64, "num_attention_heads": 4,
+            "num_key_value_heads": 1, "num_hidden_layers": 2, "intermediate_size": 160, "max_position_embeddings": 256,
+            "vocab_size": 260, "rms_norm_eps": 1e-6, "sliding_window": 8, "head_dim": 32});
+        let with = |key: &str, value: Value| refusal(&gemma, key, value);
+        assert_eq!(with("hidden_activation", json!("gelu_pytorch_tanh")), "");
+        assert_eq!(with("rope_scaling", json!({"rope_type": "linear", "factor": 8.0})), "");
+        assert_eq!(
+            with("rope_scaling", json!({"rope_type": "linear", "factor": 0.5})),
+            "c.json: field factor is 0.5, expected a number of at least 1"
+        );
+        assert_eq!(
+            with("hidden_activation", json!("gelu")),
+            "c.json: field hidden_activation is \"gelu\", expected gelu_pytorch_tanh"
+        );
+        assert_eq!(
+            with("final_logit_softcapping", json!(30.0)),
+            "c.json: field final_logit_softcapping is 30.0, expected none"
+        );
+        assert_eq!(
+            with("use_bidirectional_attention", json!(true)),
+            "c.json: field use_bidirectional_attention is true, expected false"
+        );
+        assert_eq!(with("sliding_window", json!(0)), "c.json: sliding_window is 0, expected at least 1");
+        assert_eq!(with("layer_types", json!(["full_attention"])), "c.json: 1 layers are described, expected 2");
+        assert_eq!(
+            with("layer_types", json!(["full_attention", "chunked_attention"])),
+            "c.json: field layer_types holds \"chunked_attention\", expected sliding_attention or full_attention"
+        );
+        let local = json!({"rope_type": "yarn", "rope_theta": 1e4});
+        assert_eq!(
+            with(
+                "rope_parameters",
+                json!({"full_attention": {"rope_theta": 1e6, "rope_type": "default"}, "sliding_attention": local})
+            ),
+            "c.json: rope_scaling \"yarn\" is not supported, expected none"
+        );
+        assert_eq!(
+            with("vision_config", json!({"hidden_size": 1})),
+            "c.json: field vision_config is not a single value, expected none (images are not supported)"
+        );
+    }
+
+    #[test]
+    fn rotary_rules_are_read_in_both_spellings() {
+        let scaling = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192});
-        let c = config("c.json", &j).unwrap();
-        let factors = rope_factors(&Field::new("c.json", &j), &c).unwrap().unwrap();
-        assert_eq!((factors.len(), factors[0], factors[63]), (64, 1.0, 8.0));
-        assert!(factors.windows(2).all(|w| w[0] <= w[1]) && factors.iter().any(|f| *f > 1.1 && *f < 7.9));
-        j["rope_scaling"]["rope_type"] = json!("yarn");
-        let error = rope_factors(&Field::new("c.json", &j), &c).unwrap_err().to_string();
-        assert_eq!(error, "c.json: rope_scaling \"yarn\" is not supported, expected llama3");
+        let mut old = json!({"rope_theta": 500_000.0, "rope_scaling": scaling});
+        let mut new = json!({"rope_parameters": scaling});
+        new["rope_parameters"]["rope_theta"] = json!(500_000.0);
+        let factors = |j: &Value| {
+            let rope = Field::new("c.json", j).rope(10_000.0).unwrap();
+            (rope.base, rope.llama3().map(|s| s.map(|s| s.factors(rope.base, 128))).map_err(|e| e.to_string()))
+        };
+        assert_eq!(factors(&old), factors(&new));
+        assert_eq!(factors(&old).1.unwrap().unwrap()[63], 8.0);
+        assert_eq!(factors(&json!({})), (10_000.0, Ok(None)));
+        old["rope_scaling"]["factor"] = json!(0.5);
+        assert!(factors(&old).1.unwrap_err().contains("expected factor >= 1"));
+        old["rope_scaling"]["rope_type"] = json!("yarn");
+        assert_eq!(factors(&old).1.unwrap_err(), "c.json: rope_scaling \"yarn\" is not supported, expected llama3");
+        assert_eq!(
+            refusal(&llama(), "rope_scaling", json!({"type": "dynamic", "factor": 2.0})),
+            "c.json: rope_scaling \"dynamic\" is not supported, expected llama3"
+        );
     }
 }

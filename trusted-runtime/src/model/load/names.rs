@@ -1,75 +1,57 @@
 //! What Hugging Face calls the tensors that GGUF names, and how their layouts differ.
 
-use crate::model::config::{Architecture, ModelConfig};
-
 /// What turns a stored tensor into the canonical layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Layout {
+pub(crate) enum Layout {
     /// As stored.
     Same,
     /// Stored [inputs][outputs] (GPT-2's `Conv1D`).
     Transposed,
+    /// Stored without the 1 that is to be added to every weight (Gemma's norms).
+    LessOne,
     /// Query or key rows of this many heads, stored as (first half, second half) of rotary pairs; canonical order
     /// interleaves them.
     Halves(usize),
 }
 
-/// The Hugging Face name (without a prefix that some files add) and the layout of a canonical tensor; none
-/// for a name that no architecture has.
-pub(super) fn stored(c: &ModelConfig, canonical: &str) -> Option<(String, Layout)> {
-    match c.architecture {
-        Architecture::Llama => llama(c, canonical),
-        Architecture::Gpt2 => gpt2(canonical),
-    }
+/// Block number and part of a canonical tensor name: `blk.3.attn_q.weight` is ("3", "attn_q.weight").
+pub(crate) fn block_part(canonical: &str) -> Option<(&str, &str)> {
+    canonical.strip_prefix("blk.")?.split_once('.')
 }
 
-fn llama(c: &ModelConfig, canonical: &str) -> Option<(String, Layout)> {
-    let plain = |name: &str| Some((name.to_owned(), Layout::Same));
-    match canonical {
-        "token_embd.weight" => return plain("model.embed_tokens.weight"),
-        "output_norm.weight" => return plain("model.norm.weight"),
-        "output.weight" => return plain("lm_head.weight"),
-        _ => {}
-    }
-    let (block, part) = canonical.strip_prefix("blk.")?.split_once('.')?;
-    let (name, layout) = match part.strip_suffix(".weight")? {
-        "attn_norm" => ("input_layernorm", Layout::Same),
-        "attn_q" => ("self_attn.q_proj", Layout::Halves(c.heads)),
-        "attn_k" => ("self_attn.k_proj", Layout::Halves(c.kv_heads)),
-        "attn_v" => ("self_attn.v_proj", Layout::Same),
-        "attn_output" => ("self_attn.o_proj", Layout::Same),
-        "ffn_norm" => ("post_attention_layernorm", Layout::Same),
-        "ffn_gate" => ("mlp.gate_proj", Layout::Same),
-        "ffn_up" => ("mlp.up_proj", Layout::Same),
-        "ffn_down" => ("mlp.down_proj", Layout::Same),
-        _ => return None,
+/// Name and layout of a tensor in files of Llama's successors; `part` names the parts of a block (without
+/// `.weight`) that are peculiar to a family.
+pub(crate) fn gated_block(
+    canonical: &str,
+    part: impl Fn(&str) -> Option<(&'static str, Layout)>,
+) -> Option<(String, Layout)> {
+    let whole = match canonical {
+        "token_embd.weight" => Some("model.embed_tokens.weight"),
+        "output_norm.weight" => Some("model.norm.weight"),
+        "output.weight" => Some("lm_head.weight"),
+        _ => None,
     };
+    if let Some(name) = whole {
+        return Some((name.to_owned(), Layout::Same));
+    }
+    let (block, of_block) = block_part(canonical)?;
+    let of_block = of_block.strip_suffix(".weight")?;
+    let (name, layout) = part(of_block).or_else(|| {
+        let name = match of_block {
+            "attn_norm" => "input_layernorm",
+            "attn_q" => "self_attn.q_proj",
+            "attn_k" => "self_attn.k_proj",
+            "attn_v" => "self_attn.v_proj",
+            "attn_output" => "self_attn.o_proj",
+            "ffn_norm" => "post_attention_layernorm",
+            "ffn_gate" => "mlp.gate_proj",
+            "ffn_up" => "mlp.up_proj",
+            "ffn_down" => "mlp.down_proj",
+            _ => return None,
+        };
+        Some((name, Layout::Same))
+    })?;
     Some((format!("model.layers.{block}.{name}.weight"), layout))
-}
-
-fn gpt2(canonical: &str) -> Option<(String, Layout)> {
-    let plain = |name: &str| Some((name.to_owned(), Layout::Same));
-    match canonical {
-        "token_embd.weight" => return plain("wte.weight"),
-        "position_embd.weight" => return plain("wpe.weight"),
-        "output_norm.weight" => return plain("ln_f.weight"),
-        "output_norm.bias" => return plain("ln_f.bias"),
-        "output.weight" => return plain("lm_head.weight"),
-        _ => {}
-    }
-    let (block, part) = canonical.strip_prefix("blk.")?.split_once('.')?;
-    let (part, kind) = part.rsplit_once('.')?;
-    let (name, linear) = match part {
-        "attn_norm" => ("ln_1", false),
-        "attn_qkv" => ("attn.c_attn", true),
-        "attn_output" => ("attn.c_proj", true),
-        "ffn_norm" => ("ln_2", false),
-        "ffn_up" => ("mlp.c_fc", true),
-        "ffn_down" => ("mlp.c_proj", true),
-        _ => return None,
-    };
-    let layout = if linear && kind == "weight" { Layout::Transposed } else { Layout::Same };
-    Some((format!("h.{block}.{name}.{kind}"), layout))
 }
 
 /// Buffers that old files carry and no forward pass needs.
@@ -88,9 +70,12 @@ impl Layout {
 
     /// Stored values, of the shape `stored`, in canonical order.
     pub(super) fn canonical(self, stored: &[usize], values: Vec<f32>) -> Vec<f32> {
+        if self == Self::LessOne {
+            return values.into_iter().map(|v| v + 1.0).collect();
+        }
         let [rows, cols] = *stored else { return values };
         match self {
-            Self::Same => values,
+            Self::Same | Self::LessOne => values,
             Self::Transposed => {
                 let mut out = vec![0f32; values.len()];
                 // Blocks of 32 by 32 stay in the cache both ways.
@@ -132,6 +117,7 @@ mod tests {
         // One head of four rows: rows 0, 2 are a pair, rows 1, 3 another.
         assert_eq!(Layout::Halves(1).canonical(&[4, 2], values.clone()), [0., 1., 4., 5., 2., 3., 6., 7.]);
         assert_eq!(Layout::Halves(2).canonical(&[4, 2], values.clone()), values);
+        assert_eq!(Layout::LessOne.canonical(&[2], vec![0.5, -1.0]), [1.5, 0.0]);
         assert_eq!(Layout::Transposed.shape(vec![4, 2]), [2, 4]);
     }
 }

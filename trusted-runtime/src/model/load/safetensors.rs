@@ -34,8 +34,6 @@ pub(crate) struct ShardedTensors {
     shards: Vec<Shard>,
     places: BTreeMap<String, Place>,
     config: ModelConfig,
-    /// Divisors of the rotary frequencies that config.json asks for.
-    rope_factors: Option<Vec<f32>>,
 }
 
 /// The files to read: those that the index names, or the single one.
@@ -74,16 +72,10 @@ impl ShardedTensors {
         directory: &Path,
         shards: &BTreeSet<String>,
         config: ModelConfig,
-        rope_factors: Option<Vec<f32>>,
         progress: Progress<'_>,
     ) -> Result<(Self, Vec<(String, String)>), Error> {
-        let mut all = Self {
-            directory: directory.display().to_string(),
-            shards: Vec::new(),
-            places: BTreeMap::new(),
-            config,
-            rope_factors,
-        };
+        let mut all =
+            Self { directory: directory.display().to_string(), shards: Vec::new(), places: BTreeMap::new(), config };
         let mut hashes = Vec::new();
         for name in shards {
             let path = directory.join(name);
@@ -130,13 +122,10 @@ impl ShardedTensors {
     }
 
     fn find(&self, canonical: &str) -> Option<(&Place, Layout)> {
-        let (name, layout) = names::stored(&self.config, canonical)?;
+        let (name, layout) = self.config.architecture.family().stored(&self.config, canonical)?;
         Some((self.places.get(&name)?, layout))
     }
 }
-
-/// The one tensor that comes from config.json.
-const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 impl Tensors for ShardedTensors {
     fn file(&self) -> &str {
@@ -147,21 +136,23 @@ impl Tensors for ShardedTensors {
     }
 
     fn native(&self, canonical: &str) -> String {
-        names::stored(&self.config, canonical).map_or_else(|| canonical.to_owned(), |(name, _)| name)
+        self.config
+            .architecture
+            .family()
+            .stored(&self.config, canonical)
+            .map_or_else(|| canonical.to_owned(), |(name, _)| name)
     }
 
-    fn shape(&self, canonical: &str) -> Option<Vec<usize>> {
-        if canonical == ROPE_FACTORS {
-            return self.rope_factors.as_ref().map(|f| vec![f.len()]);
-        }
+    fn has(&self, canonical: &str) -> bool {
+        self.find(canonical).is_some()
+    }
+
+    fn shape(&self, canonical: &str, _wanted: &[usize]) -> Option<Vec<usize>> {
         let (place, layout) = self.find(canonical)?;
         Some(layout.shape(place.shape.clone()))
     }
 
-    fn read(&self, canonical: &str) -> Result<Vec<f32>, Error> {
-        if let (ROPE_FACTORS, Some(factors)) = (canonical, &self.rope_factors) {
-            return Ok(factors.clone());
-        }
+    fn read(&self, canonical: &str, _shape: &[usize]) -> Result<Vec<f32>, Error> {
         let (place, layout) = self
             .find(canonical)
             .ok_or_else(|| Error::Model(format!("{}: tensor {} is missing", self.directory, self.native(canonical))))?;

@@ -1,5 +1,6 @@
 //! Token ids to text, one at a time: only whole UTF-8 characters come out.
 
+use super::scored;
 use std::{collections::BTreeMap, sync::Arc};
 use zeroize::Zeroizing;
 
@@ -14,10 +15,38 @@ pub(super) struct Pieces {
 /// One token as a vocabulary lists it.
 pub(super) struct Piece<'a> {
     pub(super) text: &'a str,
-    /// Whether `text` is meant as it stands, rather than in byte-level letters.
-    pub(super) literal: bool,
+    pub(super) spelling: Spelling,
     /// Whether the token is left out of decoded text.
     pub(super) hidden: bool,
+}
+
+/// What a token's text means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// Itself.
+    Literal,
+    /// A letter for every byte; itself if it has any other letter.
+    Letters,
+    /// Itself with spaces written as SentencePiece does.
+    Words,
+    /// One byte, in hexadecimal.
+    Byte,
+}
+
+impl Spelling {
+    /// Appends the bytes that `text` means.
+    fn spell(self, text: &str, letters: &BTreeMap<char, u8>, bytes: &mut Vec<u8>) {
+        let decoded = match self {
+            Self::Letters => text.chars().map(|c| letters.get(&c).copied()).collect(),
+            Self::Byte => scored::byte(text).map(|byte| vec![byte]),
+            Self::Words => Some(text.replace(scored::SPACE, " ").into_bytes()),
+            Self::Literal => None,
+        };
+        match decoded {
+            Some(decoded) => bytes.extend(decoded),
+            None => bytes.extend_from_slice(text.as_bytes()),
+        }
+    }
 }
 
 impl Pieces {
@@ -25,11 +54,7 @@ impl Pieces {
         let letters = byte_of_letter();
         let (mut bytes, mut ends, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
         for piece in pieces {
-            let decoded: Option<Vec<u8>> = piece.text.chars().map(|c| letters.get(&c).copied()).collect();
-            match decoded.filter(|_| !piece.literal) {
-                Some(decoded) => bytes.extend(decoded),
-                None => bytes.extend_from_slice(piece.text.as_bytes()),
-            }
+            piece.spelling.spell(piece.text, &letters, &mut bytes);
             ends.push(bytes.len());
             hidden.push(piece.hidden);
         }
@@ -128,7 +153,8 @@ mod tests {
         let letters = letters();
         let texts: Vec<String> =
             letters.iter().map(char::to_string).chain(["<|x|>".to_owned(), "<tool>".to_owned()]).collect();
-        let pieces = texts.iter().enumerate().map(|(i, text)| Piece { text, literal: i >= 256, hidden: i == 256 });
+        let spelling = |i| if i < 256 { Spelling::Letters } else { Spelling::Literal };
+        let pieces = texts.iter().enumerate().map(|(i, text)| Piece { text, spelling: spelling(i), hidden: i == 256 });
         Decoder::new(Arc::new(Pieces::new(pieces)))
     }
 
@@ -143,6 +169,19 @@ mod tests {
         assert_eq!(d.push(257), "<tool>");
         assert_eq!(d.push(9999), "");
         assert_eq!(d.finish(), "");
+    }
+
+    #[test]
+    fn words_and_bytes() {
+        let spelled = |text: &str, spelling| {
+            let pieces = Pieces::new([Piece { text, spelling, hidden: false }].into_iter());
+            pieces.bytes(0).to_vec()
+        };
+        assert_eq!(spelled("\u{2581}a\u{2581}", Spelling::Words), b" a ");
+        assert_eq!(spelled("\u{2581}a", Spelling::Literal), "\u{2581}a".as_bytes());
+        assert_eq!(spelled("<0x0A>", Spelling::Byte), b"\n");
+        assert_eq!(spelled("<0x0A>", Spelling::Words), b"<0x0A>");
+        assert_eq!(spelled("\u{120}a", Spelling::Letters), b" a");
     }
 
     #[test]
