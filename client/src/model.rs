@@ -37,6 +37,8 @@ pub const SHAPES: [&str; 10] = [
 /// [`Error::Usage`] with the known names.
 pub fn synthetic(shape: &str) -> Result<(), Error> {
     let (name, layers) = shape.split_once('@').unwrap_or((shape, "1"));
+    // As some call it who stress that it is no model.
+    let name = name.strip_suffix("-shape").unwrap_or(name);
     if SHAPES.contains(&name) && layers.parse().is_ok_and(|layers: u32| layers > 0) {
         return Ok(());
     }

@@ -147,6 +147,7 @@ impl Synthetic {
     /// Opens the shape called `name`, or `NAME@LAYERS`.
     pub(super) fn open(name: &str) -> Result<Opened, Error> {
         let (base, cut) = name.split_once('@').map_or((name, None), |(base, cut)| (base, Some(cut)));
+        let base = base.strip_suffix("-shape").unwrap_or(base);
         let shape = SHAPES.iter().find(|s| s.name == base).ok_or_else(|| {
             Error::Model(format!(
                 "unknown synthetic model {name:?}, expected one of: {}; or one of them and @LAYERS for its first layers",
