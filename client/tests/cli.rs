@@ -129,6 +129,9 @@ fn arguments_out_of_range_are_refused() {
 #[test]
 fn unknown_models_are_refused_by_name() {
     let cache = temp();
+    assert!(
+        ["qwen3-0.6b", "qwen3-0.6b-shape", "qwen3-8b@1"].iter().all(|shape| client::model::synthetic(shape).is_ok())
+    );
     for (args, name) in [
         (["generate", "--synthetic", "gpt9"], "gpt9"),
         (["model", "inspect", "synthetic:gpt9"], "gpt9"),
