@@ -87,8 +87,8 @@ fn the_pool_is_refilled_at_the_low_mark_and_not_before() {
     let stats = pool.stats();
     assert_eq!((stats.used, stats.capacity, stats.memory), (48, 64, pool.memory.bytes()));
     assert!((stats.made - 96.0).abs() < 1e-9 && stats.per_lane(stats.wall) >= stats.per_lane(stats.crypto));
-    // Eight columns of 51 bits up, nine rows down, and headers.
-    assert_eq!((stats.bytes_per_lane(stats.up), stats.bytes_per_lane(stats.down)), (51, 58));
+    // Eight columns of 45 bits up, nine rows down, and headers.
+    assert_eq!((stats.bytes_per_lane(stats.up), stats.bytes_per_lane(stats.down)), (45, 51));
     assert_eq!(pair.counted("bifrost_runtime_lanes_ready "), 48);
     assert_eq!(pair.counted("bifrost_runtime_lanes_refill_seconds_count "), 2);
     assert_eq!(pair.counted("bifrost_runtime_lanes_starved_total "), 1);
