@@ -96,7 +96,7 @@ pub(crate) trait Lanes: Copy {
     fn reduce(self, f: &Field<Self::V>, x: Self::V) -> Self::V;
     /// Sums of zero.
     fn zero(self) -> Self::Acc;
-    /// `acc + (x·w mod q) + DRIFT`, the product below q in magnitude; |x| <= 2q, |w| <= q/2, wq = quotient(w).
+    /// `acc + (x·w mod q) + DRIFT`, the product below q in magnitude; |x| <= 0.95·2^52, |w| <= q/2, wq = quotient(w).
     fn mac(self, f: &Field<Self::V>, acc: Self::Acc, x: Self::V, w: Self::V, wq: Self::V) -> Self::Acc;
     /// The sums of all lanes, modulo 2^64.
     fn total(self, acc: Self::Acc) -> i64;

@@ -66,12 +66,12 @@ pub(crate) fn uniform(ring: &Ring, random: &mut Random, count: usize) -> Vec<u64
 pub fn expand_block(ring: &Ring, seed: &[u8; 32], j: u64, out: &mut [u64]) {
     let mut nonce = [0; 12];
     nonce[4..].copy_from_slice(&j.to_le_bytes());
-    let mut stream = ChaCha20::new(&(*seed).into(), &nonce.into());
+    let mut stream = ChaCha20::new(seed.into(), &nonce.into());
     let (q, mask) = (ring.q(), (1u64 << ring.params().bits()) - 1);
-    let mut bytes = [0; 4096];
+    let mut bytes = Zeroizing::new([0; 4096]);
     let mut at = 0;
     while at < out.len() {
-        stream.write_keystream(&mut bytes);
+        stream.write_keystream(bytes.as_mut_slice());
         for word in bytes.as_chunks::<8>().0 {
             let x = u64::from_le_bytes(*word) & mask;
             if x < q && at < out.len() {

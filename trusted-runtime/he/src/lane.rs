@@ -12,7 +12,8 @@ use zeroize::Zeroizing;
 pub struct Lane {
     log2_t: u32,
     cols: usize,
-    key: Zeroizing<[u8; 32]>,
+    /// On the heap, so that moving the lane copies no key.
+    key: Zeroizing<Vec<u8>>,
     /// W·R mod t, one a row.
     product: Zeroizing<Vec<u32>>,
 }
@@ -24,13 +25,14 @@ pub struct Masked {
 }
 
 impl Lane {
-    pub(crate) fn new(log2_t: u32, cols: usize, key: Zeroizing<[u8; 32]>, product: Zeroizing<Vec<u32>>) -> Self {
+    pub(crate) fn new(log2_t: u32, cols: usize, key: Zeroizing<Vec<u8>>, product: Zeroizing<Vec<u32>>) -> Self {
         Self { log2_t, cols, key, product }
     }
 
     /// Memory of a lane of a `rows` by `cols` matrix.
     pub fn bytes_for(rows: usize) -> usize {
-        4 * rows + 32 + size_of::<Self>()
+        // The key's allocation is counted with its overhead.
+        4 * rows + 48 + size_of::<Self>()
     }
 
     /// `out = x + R mod t`, in [0, t). The mask is gone then.
@@ -41,7 +43,8 @@ impl Lane {
         if x.len() != self.cols || out.len() != self.cols {
             return Err(Error::Misuse(format!("{} integers into {} for {} columns", x.len(), out.len(), self.cols)));
         }
-        expand_mask(&self.key, self.log2_t, out);
+        let key = self.key.first_chunk().ok_or_else(|| Error::Misuse(format!("a key of {} bytes", self.key.len())))?;
+        expand_mask(key, self.log2_t, out);
         let t = modulus_mask(self.log2_t);
         for (out, &x) in out.iter_mut().zip(x) {
             *out = out.wrapping_add(x.cast_unsigned()) & t;

@@ -131,7 +131,7 @@ fn shards(rows: usize) -> impl ExactSizeIterator<Item = Range<usize>> + use<> {
 fn transposed(w: &Int8Matrix, rows: Range<usize>, r: &[u64], modulus: u64) -> Vec<u64> {
     const DIGIT: u32 = 21;
     // Three digits below 2^21 times weights of 8 bits: 2^34 rows add up inside 63 bits.
-    let mut sums = vec![[0i64; 3]; w.cols()];
+    let mut sums = Zeroizing::new(vec![[0i64; 3]; w.cols()]);
     for i in rows {
         let digits = [0, DIGIT, 2 * DIGIT].map(|shift| ((r[i] >> shift) & ((1 << DIGIT) - 1)).cast_signed());
         for (sum, &w) in sums.iter_mut().zip(w.row(i)) {

@@ -184,7 +184,9 @@ impl<'a> Batch<'a> {
         if decrypted.contains(&false) || next.load(Ordering::Relaxed) < c.cols {
             return Err(Error::Misuse("a batch that is not complete".into()));
         }
-        let lane = |(key, product): (&[u8; 32], _)| Lane::new(c.grid.log2_t(), c.cols, Zeroizing::new(*key), product);
+        let lane = |(from, product): (&[u8; 32], _)| {
+            Lane::new(c.grid.log2_t(), c.cols, Zeroizing::new(from.to_vec()), product)
+        };
         Ok(keys.as_chunks::<32>().0.iter().zip(products).map(lane).collect())
     }
 }

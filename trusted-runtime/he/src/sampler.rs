@@ -12,9 +12,14 @@ pub const ETA: u32 = 21;
 ///
 /// `bytes` is scratch space that the caller zeroizes.
 pub(crate) fn fill_errors(random: &mut Random, ring: &Ring, bytes: &mut Vec<u8>, out: &mut [u64]) {
-    bytes.resize(out.len().div_ceil(ones::GROUP) * ones::GROUP_BYTES, 0);
-    random.fill(bytes);
-    ones::centred_ones(ring, bytes, out);
+    let needed = out.len().div_ceil(ones::GROUP) * ones::GROUP_BYTES;
+    if bytes.len() < needed {
+        // Not by growing, which would leave old coins behind.
+        bytes.zeroize();
+        *bytes = vec![0; needed];
+    }
+    random.fill(&mut bytes[..needed]);
+    ones::centred_ones(ring, &bytes[..needed], out);
 }
 
 /// A uniform ternary polynomial as residues in [0, q).

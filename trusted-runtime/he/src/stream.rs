@@ -9,7 +9,8 @@ use ctr::{Ctr64LE, cipher::KeyIvInit};
 
 /// The stream of `key`.
 pub(crate) fn stream(key: &[u8; 32]) -> Ctr64LE<Aes256> {
-    Ctr64LE::new(&(*key).into(), &[0; 16].into())
+    // The key by reference: no copy of it stays behind.
+    Ctr64LE::new(key.into(), &[0; 16].into())
 }
 
 #[cfg(test)]
