@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-use kernels::{Digits, Int8Matrix, Isa, Ring, conformance::Numbers, gemv, matmul, params::DEFAULT, wire};
+use kernels::{Digits, Int8Matrix, Isa, Ring, conformance::Numbers, gemv, matmul, params::RINGS, wire};
 use std::sync::Arc;
 use trusted_he::{
     Error, Lane, LaneAnswer, LaneChallenge, LaneCipher, LaneFolds, LaneSums, PublicPolys, Scratch, Verified,
@@ -51,7 +51,8 @@ struct Bench {
 
 impl Bench {
     fn new(seed: u64, log2_t: u32) -> Self {
-        let ring = Ring::new(DEFAULT.check().unwrap()).unwrap();
+        // A ring that has room for this t.
+        let ring = Ring::new(RINGS[if log2_t > 24 { 2 } else { 0 }].check().unwrap()).unwrap();
         let (w, mut scratch) = (Numbers(seed).matrix(ROWS, COLS), Scratch::new().unwrap());
         let challenge = LaneChallenge::draw(&ring, &w, scratch.random());
         let common = Arc::new(PublicPolys::random(&ring, COLS, scratch.random()));

@@ -226,7 +226,7 @@ fn a_budget_that_cannot_do_is_refused_before_any_upload() {
 #[test]
 fn waiting_for_room_to_send_is_the_wire() {
     for threads in [1, 2] {
-        let shapes = &[(3, 2000)];
+        let shapes = &[(3, 1200)];
         let (retry_for, deadline) = (Duration::ZERO, Duration::from_millis(1500));
         let pair = Setup { mode: Mode::Deaf, shapes, threads, retry_for, deadline, ..Setup::default() }.start();
         pair.connected();
