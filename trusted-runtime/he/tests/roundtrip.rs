@@ -66,6 +66,10 @@ fn check(case: &Case, pinned: bool) {
     let k = bound(&w, &tiling).largest_log2_t(ring.params()).unwrap();
     let mut scratch = Scratch::new().unwrap();
     let cipher = MatrixCipher::new(&ring, tiling, k, &w, scratch.random(), 2).unwrap();
+    // As large as the case asks for, and not so large that a product leaves (-t/2, t/2).
+    let l1 = (0..rows).map(|r| w.row(r).iter().map(|w| i64::from(w.unsigned_abs())).sum::<i64>()).max().unwrap();
+    let largest = largest.min(((1i64 << (k - 1)) - 1) / l1.max(1));
+    assert!(largest > 10, "{rows}x{cols}: t = 2^{k}");
     let span = u64::try_from(2 * largest + 1).unwrap();
     let entry = |z: u64| i32::try_from(i64::try_from(z % span).unwrap() - largest).unwrap();
     let xs: Vec<Vec<i32>> = (0..vectors).map(|v| words(v as u64 + 9).map(entry).take(cols).collect()).collect();
@@ -148,7 +152,8 @@ fn malformed_answers_are_refused_before_anything_is_decrypted() {
     assert!(refused(0, 0, &[]).contains("0 tiles from 0, there are 3"));
     assert!(refused(2, 2, &message(&[0; 8])).contains("2 tiles from 2"));
     assert!(refused(u32::MAX, u32::MAX, &[]).contains("there are 3"));
-    assert!(refused(0, 1, &message(&[0; 5])).contains("expected 42"));
+    let expected = format!("expected {}", wire::encoded_len(ring.params(), 4));
+    assert!(refused(0, 1, &message(&[0; 5])).contains(&expected));
     assert!(refused(0, 1, &message(&[0; 3])).contains("for 4 rows of 1 vectors"));
     assert!(refused(0, 1, &message(&[0, 0, 0, ring.q()])).contains("is not below q"));
     let mut kind = message(&[0; 4]);
