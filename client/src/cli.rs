@@ -9,7 +9,7 @@ use crate::model::DEFAULT;
 
 mod values;
 
-pub use values::{Protocol, Residency, Weights};
+pub use values::{Policy, Protocol, Residency, Weights};
 use values::{number, size};
 
 /// Encrypted delegation of LLM inference: the prompt stays in the enclave, the matrices run elsewhere.
@@ -51,13 +51,16 @@ pub struct LocalArgs {
     /// Threads of each daemon [default: as many as the machine has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
+    /// Where prompts and answers are computed
+    #[arg(long, value_enum, default_value = "hybrid_pd_split")]
+    pub policy: Policy,
     /// How the evaluator holds the weights of direct; with masked and auto they are int8 in any case
     #[arg(long, value_enum, default_value = "auto")]
     pub residency: Residency,
     /// Memory budget of the evaluator, bytes or e.g. 8GiB [default: the evaluator's own]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub evaluator_memory: Option<u64>,
-    /// Lanes the runtime keeps ready for masked delegation, one for each vector that goes through the layers; 0 is as
+    /// Lanes the runtime keeps ready for masked delegation, one for each token that goes through the evaluator; 0 is as
     /// many as its memory for them allows [default: the runtime's own; in a demo, 512 or what its request may take]
     #[arg(long, value_name = "N")]
     pub lanes: Option<u32>,

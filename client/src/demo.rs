@@ -26,24 +26,26 @@ pub async fn run(args: &DemoArgs, progress: &Arc<Progress>, stop: &Stop) -> Resu
         return Err(Error::Usage("the prompt is empty".into()));
     }
     installed()?;
-    let lanes = args.local.lanes.unwrap_or_else(|| of_a_demo(&args.prompt, args.max_tokens));
+    let policy = args.local.policy;
+    let protocol = policy.protocol(args.protocol);
+    let lanes = args.local.lanes.unwrap_or_else(|| of_a_demo(&args.prompt, args.max_tokens, policy));
     let setup = Setup {
         model: model::resolve_async(&args.model, progress, stop).await?,
-        protocol: args.protocol,
+        protocol,
         daemons: LocalArgs { lanes: Some(lanes), ..args.local.clone() },
     };
     let begin = Instant::now();
     let mut deployment = Deployment::start(&setup, progress).await?;
     let connection = deployment.connection().clone();
-    announce(&deployment, args.protocol, begin, progress);
+    announce(&deployment, protocol, begin, progress);
 
-    if args.protocol == Protocol::Masked {
+    if protocol == Protocol::Masked {
         fill(&mut deployment, args.max_tokens, progress).await?;
     }
 
     let mut ask = request(&args.prompt, deployment.description(), false);
     ask.max_tokens = args.max_tokens;
-    ask.set_protocol(args.protocol.into());
+    ask.set_protocol(protocol.into());
     if !args.json {
         print(&format!("\n> {}\n\n", args.prompt))?;
     }
@@ -77,7 +79,7 @@ pub async fn run(args: &DemoArgs, progress: &Arc<Progress>, stop: &Stop) -> Resu
         }
         Some(position) => Err(Error::Runtime(format!(
             "token {position} differs between {} and local; this is a bug, never noise",
-            args.protocol.name()
+            protocol.name()
         ))),
     }
 }

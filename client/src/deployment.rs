@@ -236,6 +236,7 @@ fn runtime_args(setup: &Setup, certificates: &Certificates, evaluator_port: Opti
     args.extend(["--model".into(), OsString::from(&setup.model)]);
     args.extend(["--weights", setup.daemons.weights.name(), "--protocol", setup.protocol.name()].map(Into::into));
     args.extend(["--residency", setup.daemons.residency.name()].map(Into::into));
+    args.extend(["--policy", setup.daemons.policy.name()].map(Into::into));
     if let Some(lanes) = setup.daemons.lanes {
         args.extend(["--lanes".into(), lanes.to_string().into()]);
     }

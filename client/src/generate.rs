@@ -77,7 +77,7 @@ async fn start(args: &GenerateArgs, progress: &Arc<Progress>, stop: &Stop) -> Re
         (None, Some(model)) => model.clone(),
         (None, None) => model::DEFAULT.into(),
     };
-    let protocol = args.protocol.unwrap_or(Protocol::Masked);
+    let protocol = args.local.policy.protocol(args.protocol.unwrap_or(Protocol::Masked));
     let source = model::resolve_async(&source, progress, stop).await?;
     let begin = Instant::now();
     let setup = Setup { model: source, protocol, daemons: args.local.clone() };

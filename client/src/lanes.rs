@@ -1,13 +1,14 @@
 //! Waiting until the runtime's mask pool holds enough lanes for a request.
 //!
-//! A lane is what one vector through every matrix takes, so a request needs one for each token of its prompt and of
-//! its answer. The runtime fills its pool in batches, in the background; it is asked how far it is.
+//! A lane is what one vector through every matrix takes, so a request needs one for each token of its answer and, where
+//! prompts are delegated too, of its prompt. The runtime fills its pool in batches, in the background; it is asked how far it is.
 
 use std::time::{Duration, Instant};
 
 use proto::v1;
 
 use crate::Error;
+use crate::cli::Policy;
 use crate::deployment::Deployment;
 use crate::inference::Runtime;
 use crate::progress::Progress;
@@ -53,19 +54,23 @@ pub async fn fill(deployment: &mut Deployment, max_tokens: u32, progress: &Progr
 /// Lanes that a demo keeps unless it is told otherwise: a part of a batch, ready sooner and in less memory than a whole
 /// one, and enough for its one request, however short the tokens of its prompt are.
 #[must_use]
-pub fn of_a_demo(prompt: &str, max_tokens: u32) -> u32 {
-    const FEW: u64 = 512;
+pub fn of_a_demo(prompt: &str, max_tokens: u32, policy: Policy) -> u32 {
     const BATCH: u64 = 2048;
     // Lanes come in multiples of this.
     const STEP: u64 = 32;
-    let wanted = PROMPT_LANES + prompt.len() as u64 + u64::from(max_tokens);
-    u32::try_from(wanted.next_multiple_of(STEP).clamp(FEW, BATCH)).unwrap_or(u32::MAX)
+    let (few, prompt) = if policy.delegates_prompts() { (512, PROMPT_LANES + prompt.len() as u64) } else { (64, 0) };
+    let wanted = prompt + u64::from(max_tokens);
+    u32::try_from(wanted.next_multiple_of(STEP).clamp(few, BATCH)).unwrap_or(u32::MAX)
 }
 
 /// Lanes to wait for before a request for `max_tokens` tokens; no sequence takes more than the context has positions.
 #[must_use]
 pub fn wanted(max_tokens: u32, model: &v1::DescribeResponse) -> u64 {
-    let wanted = PROMPT_LANES + u64::from(max_tokens);
+    let prompt = match Policy::of(model.default_policy()) {
+        Some(policy) if !policy.delegates_prompts() => 0,
+        _ => PROMPT_LANES,
+    };
+    let wanted = prompt + u64::from(max_tokens);
     match model.context_length {
         0 => wanted,
         context => wanted.min(context.into()),
@@ -196,9 +201,12 @@ mod tests {
 
     #[test]
     fn a_demo_keeps_a_part_of_a_batch_that_is_enough() {
-        assert_eq!(of_a_demo("Why?", 32), 512);
-        assert_eq!(of_a_demo(&"x".repeat(500), 32), 608);
-        assert_eq!(of_a_demo(&"x".repeat(9000), u32::MAX), 2048);
+        let unified = |prompt: &str, tokens| of_a_demo(prompt, tokens, Policy::HybridUnified);
+        assert_eq!(unified("Why?", 32), 512);
+        assert_eq!(unified(&"x".repeat(500), 32), 608);
+        assert_eq!(unified(&"x".repeat(9000), u32::MAX), 2048);
+        assert_eq!(of_a_demo(&"x".repeat(9000), 32, Policy::HybridPdSplit), 64);
+        assert_eq!(of_a_demo("Why?", 100, Policy::HybridPdSplit), 128);
     }
 
     #[test]
@@ -223,5 +231,7 @@ mod tests {
         assert_eq!(wanted(32, &model(8192)), 96);
         assert_eq!(wanted(100_000, &model(512)), 512);
         assert_eq!(wanted(u32::MAX, &model(0)), 64 + u64::from(u32::MAX));
+        let split = v1::DescribeResponse { default_policy: v1::Policy::HybridPdSplit.into(), ..model(8192) };
+        assert_eq!(wanted(32, &split), 32, "prompts take none");
     }
 }

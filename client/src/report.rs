@@ -6,7 +6,7 @@ use proto::v1;
 use serde::Serialize;
 
 use crate::Error;
-use crate::cli::Protocol;
+use crate::cli::{Policy, Protocol};
 use crate::inference::Completion;
 
 mod table;
@@ -26,6 +26,8 @@ pub struct Report {
     pub identical_to_local: Option<bool>,
     /// "masked", "auto", "direct" or "local"; "unknown" when the runtime did not say.
     pub protocol: &'static str,
+    /// Where prompts and answers were computed, "hybrid_pd_split" and so on; "unknown" when the runtime did not say.
+    pub policy: &'static str,
     /// "w8" or "w16".
     pub weights: String,
     /// Time to first token.
@@ -194,6 +196,7 @@ impl Report {
             token_ids: completion.token_ids,
             finish_reason: completion.finish_reason,
             protocol: protocol.map_or("unknown", Protocol::name),
+            policy: Policy::of(model.default_policy()).map_or("unknown", Policy::name),
             weights: model.weights.clone(),
             ttft_ms: timing.ttft_ms,
             evaluator: evaluator.unwrap_or_default(),

@@ -11,13 +11,14 @@ pub const SECRET: [&str; 5] = ["GenerateRequest", "Chat", "ChatMessage", "TokenI
 
 impl fmt::Debug for GenerateRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { max_tokens, sampling, protocol, ignore_eos, input } = self;
+        let Self { max_tokens, sampling, protocol, ignore_eos, input, policy, cache_salt: _ } = self;
         f.debug_struct("GenerateRequest")
             .field("input", input)
             .field("max_tokens", max_tokens)
             .field("sampling", sampling)
             .field("protocol", protocol)
             .field("ignore_eos", ignore_eos)
+            .field("policy", policy)
             .finish()
     }
 }

@@ -75,6 +75,10 @@ impl Stage {
         if !args.contains(&"--protocol") {
             all.extend(["--protocol", if evaluator.is_some() { "direct" } else { "local" }].map(Into::into));
         }
+        if !args.contains(&"--policy") {
+            // What a test delegates, it means to delegate from the first token of the prompt on.
+            all.extend(["--policy", "hybrid_unified"].map(Into::into));
+        }
         all.extend(args.iter().map(Into::into));
         let (mut daemon, log) = self.launch("trusted-runtime", all)?;
         let port = daemon.port(LIMIT).await?;

@@ -2,7 +2,13 @@
 
 mod layers;
 
-use crate::{Error, engine::Protocol, linear::link::EvaluatorConfig, planner::residency::Wish, pool::Settings};
+use crate::{
+    Error,
+    engine::{Policy, Protocol},
+    linear::link::EvaluatorConfig,
+    planner::residency::Wish,
+    pool::Settings,
+};
 use layers::Layers;
 use serde::Deserialize;
 use std::{
@@ -56,9 +62,12 @@ pub enum WeightsName {
 #[expect(missing_docs, reason = "documented in deploy/trusted-runtime.toml")]
 pub struct EngineSection {
     pub protocol: Protocol,
+    pub policy: String,
     pub max_queue: u32,
+    pub max_queue_per_tenant: u32,
     pub max_running: NonZeroU32,
     pub prefill_chunk: NonZeroU32,
+    pub kv_memory: String,
     pub default_max_tokens: NonZeroU32,
     pub max_request_seconds: NonZeroU32,
 }
@@ -153,7 +162,27 @@ impl Config {
 
     /// The protocol of requests that name none.
     pub fn default_protocol(&self) -> Protocol {
-        self.engine.protocol
+        let protocol = self.engine.protocol;
+        self.policy().map_or(protocol, |policy| policy.protocol(protocol))
+    }
+
+    /// The policy of requests that name none.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the setting.
+    pub fn policy(&self) -> Result<Policy, Error> {
+        self.engine.policy.parse().map_err(|e: Error| match e {
+            Error::Config(what) => Error::Config(format!("engine.{what}")),
+            e => e,
+        })
+    }
+
+    /// Bytes for keys and values.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the setting.
+    pub fn kv_memory(&self) -> Result<u64, Error> {
+        bytes("engine.kv_memory", &self.engine.kv_memory)
     }
 
     /// The mask pool of protocols `masked` and `auto`.
@@ -161,10 +190,7 @@ impl Config {
     /// # Errors
     /// [`Error::Config`] naming the setting.
     pub fn pool(&self) -> Result<Settings, Error> {
-        let memory = &self.pool.memory;
-        let bytes = size(memory).ok_or_else(|| {
-            Error::Config(format!("pool.memory is {memory:?}, expected bytes or a size like \"8 GiB\""))
-        })?;
+        let bytes = bytes("pool.memory", &self.pool.memory)?;
         let threads = if self.pool.threads == 0 { self.compute_threads() } else { self.pool.threads as usize };
         Ok(Settings { lanes: self.pool.lanes as usize, memory: bytes, threads })
     }
@@ -175,7 +201,7 @@ impl Config {
     /// [`Error::Config`] naming the setting.
     pub fn evaluator(&self) -> Result<Option<EvaluatorConfig>, Error> {
         let e = &self.evaluator;
-        if e.endpoint.is_empty() {
+        if e.endpoint.is_empty() || self.policy()? == Policy::CpuTee {
             return Ok(None);
         }
         let pem = |field: &str, path: &str| if path.is_empty() { Ok(Vec::new()) } else { read(field, path) };
@@ -218,6 +244,8 @@ impl Config {
             }
         }
         self.pool()?;
+        self.policy()?;
+        self.kv_memory()?;
         self.check_evaluator()?;
         Ok(())
     }
@@ -226,7 +254,7 @@ impl Config {
         let fail = |what: String| Err(Error::Config(what));
         let e = &self.evaluator;
         if e.endpoint.is_empty() {
-            return match self.engine.protocol {
+            return match self.default_protocol() {
                 Protocol::Local => Ok(()),
                 protocol => fail(format!(
                     "engine.protocol is {protocol}, but evaluator.endpoint is not set; give --evaluator URL or --protocol local"
@@ -264,6 +292,10 @@ impl Config {
         }
         Ok(())
     }
+}
+
+fn bytes(field: &str, text: &str) -> Result<u64, Error> {
+    size(text).ok_or_else(|| Error::Config(format!("{field} is {text:?}, expected bytes or a size like \"8 GiB\"")))
 }
 
 /// "8 GiB", "500MB", "4096".
@@ -330,7 +362,7 @@ mod tests {
         let flags: Vec<_> =
             LOCAL.iter().chain(&[("engine.max_queue", "9")]).map(|(k, v)| (*k, (*v).to_owned())).collect();
         let c = Config::load(Some(&file), env, &flags).expect("valid");
-        assert_eq!((c.engine.max_queue, c.threads, c.drain_seconds, c.engine.max_running.get()), (9, 4, 5, 4));
+        assert_eq!((c.engine.max_queue, c.threads, c.drain_seconds, c.engine.max_running.get()), (9, 4, 5, 16));
     }
 
     #[test]

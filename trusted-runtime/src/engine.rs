@@ -1,5 +1,6 @@
-//! The engine: schedule, run, commit. One thread per protocol, so that a local sequence never waits
-//! for an evaluator that is gone; each thread runs its sequences in turns of one step.
+//! The engine: schedule, run, commit. One thread per protocol, so that a local sequence never waits for an evaluator
+//! that is gone. Every step is a pass over the weights for all sequences that run (continuous batching): one token
+//! for each that is past its prompt, and some positions of prompts.
 
 pub mod runner;
 pub mod sampler;
@@ -7,20 +8,25 @@ pub mod scheduler;
 pub mod sequence;
 pub mod timing;
 
+mod policy;
+mod step;
+
+pub use policy::Policy;
+
+use crate::model::kv::Salt;
 use crate::{Error, linear::Call, metrics::Metrics};
-use runner::Runner;
+use runner::{Runner, Site, pages_of};
 use sampler::Sampling;
-use scheduler::{Scheduled, Scheduler};
-use sequence::{Outcome, Sequence};
+use scheduler::{Bounds, Scheduler, Tenant, Turn};
+use sequence::Sequence;
 use std::{
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
 };
 use timing::Timing;
 use tokio::sync::mpsc;
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 /// How the linear layers of a sequence are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
@@ -64,6 +70,12 @@ pub struct Request {
     pub sampling: Sampling,
     /// Goes on after an end-of-generation token.
     pub ignore_eos: bool,
+    /// Where the prompt is processed.
+    pub prefill: Site,
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// Sequences of the same salt share pages.
+    pub salt: Salt,
 }
 
 /// Why a sequence ended well.
@@ -97,6 +109,8 @@ pub enum Event {
 pub struct Limits {
     /// Requests that may wait, per protocol.
     pub max_queue: usize,
+    /// Requests of one tenant that may wait, per protocol.
+    pub max_queue_per_tenant: usize,
     /// Sequences that run at a time, per protocol.
     pub max_running: usize,
     /// Prompt positions in one step.
@@ -148,8 +162,13 @@ impl<R: Runner> Engine<R> {
     pub fn start(limits: Limits, metrics: &Metrics, runners: Vec<(Protocol, R)>) -> Result<Self, Error> {
         let mut tracks = Vec::new();
         for (protocol, runner) in runners {
-            let scheduler = Scheduler::new(limits.max_queue, limits.max_running);
-            let state = Mutex::new(State { scheduler, closed: false });
+            let bounds = Bounds {
+                waiting: limits.max_queue,
+                waiting_of_one: limits.max_queue_per_tenant,
+                running: limits.max_running,
+                prefill: limits.prefill_chunk,
+            };
+            let state = Mutex::new(State { scheduler: Scheduler::new(bounds), closed: false });
             let shared = Arc::new(Shared { runner, limits, metrics: metrics.clone(), state, wake: Condvar::new() });
             let thread = std::thread::Builder::new()
                 .name(format!("engine-{protocol}"))
@@ -167,20 +186,28 @@ impl<R: Runner> Engine<R> {
     ///
     /// # Errors
     /// [`Error::Config`] if nothing serves the protocol, [`Error::Busy`] if its queue is full.
-    pub fn check_room(&self, protocol: Protocol) -> Result<(), Error> {
+    pub fn check_room(&self, protocol: Protocol, tenant: &Tenant) -> Result<(), Error> {
         let shared = self.shared(protocol)?;
-        if shared.lock().scheduler.has_room() { Ok(()) } else { Err(shared.busy(protocol)) }
+        if shared.lock().scheduler.has_room(tenant) { Ok(()) } else { Err(shared.busy(protocol)) }
     }
 
     /// Queues a sequence.
     ///
     /// # Errors
-    /// Those of [`Engine::check_room`], and [`Error::Platform`] without entropy.
+    /// Those of [`Engine::check_room`], [`Error::Client`] if its keys and values cannot fit even alone, and
+    /// [`Error::Platform`] without entropy.
     pub fn submit(&self, protocol: Protocol, request: Request) -> Result<Ticket, Error> {
         let shared = self.shared(protocol)?;
+        let (pages, _) = shared.runner.pages();
+        let needed = pages_of(request.prompt.len() + request.max_tokens);
+        if needed > pages {
+            return Err(Error::Client(format!(
+                "prompt and max_tokens need {needed} pages of keys and values, there are {pages} (engine.kv_memory)"
+            )));
+        }
         let call = Arc::new(Call::default());
         let (sender, events) = mpsc::unbounded_channel();
-        let sequence = Sequence::new(request, shared.runner.vocab(), call.clone(), sender)?;
+        let sequence = Sequence::new(request, &shared.runner, call.clone(), sender)?;
         let mut state = shared.lock();
         if state.closed || state.scheduler.admit(sequence).is_err() {
             return Err(shared.busy(protocol));
@@ -221,56 +248,31 @@ impl<R: Runner> Drop for Engine<R> {
 impl<R: Runner> Shared<R> {
     /// The engine thread.
     fn work(&self) {
-        let mut logits = Zeroizing::new(Vec::with_capacity(self.runner.vocab()));
-        while let Some(mut sequence) = self.schedule() {
-            let outcome = self.run(&mut sequence, &mut logits);
-            logits.as_mut_slice().zeroize();
-            self.commit(sequence, outcome);
+        let mut logits = Zeroizing::new(Vec::new());
+        while let Some(turns) = self.schedule() {
+            self.step(turns, &mut logits);
         }
     }
 
-    /// Waits for the next turn; `None` once the engine is closed.
-    fn schedule(&self) -> Option<Sequence<R::Cache>> {
+    /// Waits for the next step; `None` once the engine is closed.
+    fn schedule(&self) -> Option<Vec<Turn<Sequence<R::Cache>>>> {
         let mut state = self.lock();
         loop {
             if state.closed {
                 return None;
             }
-            if let Some(sequence) = state.scheduler.schedule() {
-                self.report(&state);
-                return Some(sequence);
-            }
+            let turns = state.scheduler.schedule(|| self.runner.pages().1);
             self.report(&state);
+            if !turns.is_empty() {
+                return Some(turns);
+            }
             state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// One step, with a panic turned into an error of this one sequence.
-    fn run(&self, sequence: &mut Sequence<R::Cache>, logits: &mut Vec<f32>) -> Result<Outcome, Error> {
-        let step = || sequence.step(&self.runner, self.limits.prefill_chunk, logits, &self.metrics);
-        catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|_| Err(Error::Bug("a step panicked".into())))
-    }
-
-    /// Gives the sequence its next turn later, or ends it. Its cache is freed before its client hears.
-    fn commit(&self, sequence: Sequence<R::Cache>, outcome: Result<Outcome, Error>) {
-        let again = match outcome {
-            Ok(Outcome::Continue) => Some(sequence),
-            Ok(Outcome::Finished(finish)) => {
-                sequence.finish(finish, &self.metrics);
-                None
-            }
-            Err(error) => {
-                sequence.fail(error, &self.metrics);
-                None
-            }
-        };
-        let mut state = self.lock();
-        state.scheduler.commit(again);
-        self.report(&state);
-    }
-
     fn report(&self, state: &State<R::Cache>) {
-        self.metrics.load(state.scheduler.waiting(), state.scheduler.running());
+        let scheduler = &state.scheduler;
+        self.metrics.load(scheduler.waiting(), scheduler.running(), scheduler.preemptions());
     }
 
     fn busy(&self, protocol: Protocol) -> Error {
@@ -282,12 +284,6 @@ impl<R: Runner> Shared<R> {
 
     fn lock(&self) -> MutexGuard<'_, State<R::Cache>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<C> Scheduled for Sequence<C> {
-    fn abandoned(&self) -> bool {
-        self.is_abandoned()
     }
 }
 

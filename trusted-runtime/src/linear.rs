@@ -14,7 +14,10 @@ pub(crate) mod testing;
 use crate::{Error, planner::PlannedMatrix};
 use std::{
     fmt,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 /// A linear group of the operator graph: matrices that read the same input, stacked by rows.
@@ -91,15 +94,42 @@ fn helpers(threads: usize, name: &'static str) -> Result<Option<rayon::ThreadPoo
         .map_err(|e| Error::Platform(format!("{threads} threads for {name} linear layers: {e}")))
 }
 
-/// One request as the linear layers see it: whether it is still wanted, and what it has cost.
+/// One request, or several that share a pass, as the linear layers see it: whether it is still wanted, and what it has
+/// cost.
 #[derive(Debug, Default)]
 pub struct Call {
     cancelled: AtomicBool,
+    members: Vec<Arc<Call>>,
     /// Costs so far.
     pub meter: Meter,
 }
 
 impl Call {
+    /// The call of a pass that several calls share; it is wanted while one of them is.
+    pub fn shared(members: Vec<Arc<Self>>) -> Self {
+        Self { members, ..Self::default() }
+    }
+
+    /// Charges the members, whose part of the work was as `shares` says; nothing for a call of its own. Each has waited
+    /// the whole time; bytes, round trips and retries are divided.
+    pub fn settle(&self, shares: &[usize]) {
+        let (cost, total) = (self.meter.snapshot(), shares.iter().sum::<usize>().max(1) as u64);
+        let mut before = 0;
+        for (member, share) in self.members.iter().zip(shares) {
+            let after = before + *share as u64;
+            // Rounded so that the parts add up.
+            let part = |whole: u64| whole * after / total - whole * before / total;
+            member.meter.charge(Cost {
+                bytes_up: part(cost.bytes_up),
+                bytes_down: part(cost.bytes_down),
+                round_trips: part(cost.round_trips),
+                retries: part(cost.retries),
+                ..cost
+            });
+            before = after;
+        }
+    }
+
     /// Asks everything that works for this call to stop.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
@@ -107,7 +137,8 @@ impl Call {
 
     /// Whether the call was cancelled.
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
+        let members = !self.members.is_empty() && self.members.iter().all(|m| m.is_cancelled());
+        members || self.cancelled.load(Ordering::Relaxed)
     }
 }
 
@@ -154,6 +185,24 @@ pub struct Cost {
 }
 
 impl Meter {
+    /// Adds costs that were counted elsewhere.
+    fn charge(&self, cost: Cost) {
+        for (to, add) in [
+            (&self.crypto_ns, cost.crypto_ns),
+            (&self.verify_ns, cost.verify_ns),
+            (&self.evaluator_ns, cost.evaluator_ns),
+            (&self.wire_ns, cost.wire_ns),
+            (&self.bytes_up, cost.bytes_up),
+            (&self.bytes_down, cost.bytes_down),
+            (&self.round_trips, cost.round_trips),
+            (&self.retries, cost.retries),
+            (&self.masked, cost.masked),
+            (&self.direct, cost.direct),
+        ] {
+            to.fetch_add(add, Ordering::Relaxed);
+        }
+    }
+
     /// The costs at this moment.
     pub fn snapshot(&self) -> Cost {
         let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
@@ -169,5 +218,27 @@ impl Meter {
             masked: get(&self.masked),
             direct: get(&self.direct),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_call_is_wanted_while_one_is_and_divides_its_costs() {
+        let members: Vec<_> = (0..3).map(|_| Arc::new(Call::default())).collect();
+        let call = Call::shared(members.clone());
+        call.meter.bytes_up.store(100, Ordering::Relaxed);
+        call.meter.wire_ns.store(7, Ordering::Relaxed);
+        call.settle(&[1, 5, 1]);
+        let costs: Vec<_> = members.iter().map(|m| m.meter.snapshot()).collect();
+        assert_eq!(costs.iter().map(|c| c.bytes_up).collect::<Vec<_>>(), [14, 71, 15]);
+        assert!(costs.iter().all(|c| c.wire_ns == 7));
+        members[..2].iter().for_each(|m| m.cancel());
+        assert!(!call.is_cancelled());
+        members[2].cancel();
+        assert!(call.is_cancelled());
+        Call::default().settle(&[1]);
     }
 }

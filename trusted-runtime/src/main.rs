@@ -103,6 +103,9 @@ struct Flags {
     /// evaluator.danger_plaintext: no TLS towards the evaluator, loopback only
     #[arg(long)]
     evaluator_danger_plaintext: bool,
+    /// engine.policy: hybrid_pd_split, hybrid_unified or cpu_tee
+    #[arg(long)]
+    policy: Option<String>,
     /// evaluator.residency: pinned, fallback or auto
     #[arg(long)]
     residency: Option<String>,
@@ -128,6 +131,7 @@ impl Flags {
             ("model.source", &self.model),
             ("model.weights", &self.weights),
             ("engine.protocol", &self.protocol),
+            ("engine.policy", &self.policy),
             ("engine.max_queue", &self.max_queue),
             ("engine.max_running", &self.max_running),
             ("tls.cert", &self.tls_cert),

@@ -71,6 +71,9 @@ struct Instruments {
     inter_token: Histogram,
     waiting: Gauge,
     running: Gauge,
+    preemptions: Counter,
+    step_sequences: Histogram,
+    step_positions: Histogram,
     connected: Gauge,
     retries: Counter,
     bytes_up: Counter,
@@ -89,6 +92,7 @@ impl Metrics {
     pub fn new() -> Result<Self, Error> {
         let recorder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &BUCKETS)
+            .and_then(|b| b.set_buckets_for_metric(Matcher::Prefix("bifrost_runtime_step_".into()), &COUNTS))
             .map_err(|e| Error::Bug(format!("metrics: {e}")))?
             .build_recorder();
         let handle = recorder.handle();
@@ -103,6 +107,9 @@ impl Metrics {
             inter_token: metrics::histogram!("bifrost_runtime_inter_token_latency_seconds"),
             waiting: metrics::gauge!("bifrost_runtime_requests_waiting"),
             running: metrics::gauge!("bifrost_runtime_requests_running"),
+            preemptions: metrics::counter!("bifrost_runtime_preemptions_total"),
+            step_sequences: metrics::histogram!("bifrost_runtime_step_sequences"),
+            step_positions: metrics::histogram!("bifrost_runtime_step_positions"),
             connected: metrics::gauge!("bifrost_runtime_evaluator_connected"),
             retries: metrics::counter!("bifrost_runtime_evaluator_retries_total"),
             bytes_up: metrics::counter!("bifrost_runtime_ciphertext_bytes_sent_total"),
@@ -132,11 +139,19 @@ impl Metrics {
         if first { self.0.ttft.record(seconds) } else { self.0.inter_token.record(seconds) }
     }
 
-    /// How many requests wait and run.
+    /// How many requests wait and run, and how often one had to start again so far.
     #[expect(clippy::cast_precision_loss, reason = "a queue length")]
-    pub fn load(&self, waiting: usize, running: usize) {
+    pub fn load(&self, waiting: usize, running: usize, preemptions: u64) {
         self.0.waiting.set(waiting as f64);
         self.0.running.set(running as f64);
+        self.0.preemptions.absolute(preemptions);
+    }
+
+    /// A pass over the weights served so many sequences with so many positions.
+    #[expect(clippy::cast_precision_loss, reason = "sizes of a batch")]
+    pub fn step(&self, sequences: usize, positions: usize) {
+        self.0.step_sequences.record(sequences as f64);
+        self.0.step_positions.record(positions as f64);
     }
 
     /// Whether an evaluator is connected and holds the model.
@@ -195,6 +210,9 @@ pub async fn upkeep(metrics: Metrics) {
 const BUCKETS: [f64; 17] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
+/// Upper bounds of batch sizes.
+const COUNTS: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,7 +223,7 @@ mod tests {
         m.ended(Ended::Length, Cost { bytes_up: 7, ..Default::default() });
         m.token(true, 0.2);
         m.token(false, 0.02);
-        m.load(3, 1);
+        m.load(3, 1, 2);
         let text = m.render();
         for line in [
             "bifrost_runtime_requests_total{ended=\"length\"} 1",

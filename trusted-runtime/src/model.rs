@@ -1,10 +1,10 @@
 //! Decoder models: files, architectures, tokenizers, quantization. Everything here runs inside the
 //! enclave in plain f32, except the linear layers, which go through [`Linear`].
 
-pub mod cache;
 pub mod chat;
 pub mod config;
 pub mod fidelity;
+pub mod kv;
 pub mod load;
 pub mod quantize;
 pub mod tokenizer;
@@ -18,11 +18,11 @@ mod rotary;
 mod source;
 mod synthetic;
 
-pub use cache::KvCache;
 pub use chat::ChatTemplate;
 pub use config::ModelConfig;
 pub use family::Architecture;
 pub use inspect::{Summary, TypeCount, inspect};
+pub use kv::KvCache;
 pub use quantize::{QuantizedMatrix, Weights};
 pub use source::{FloatModel, LoadOptions, LoadedModel, load, load_float, load_with};
 pub use tokenizer::Tokenizer;
@@ -31,7 +31,8 @@ use crate::{
     Error,
     linear::{Call, Group, Linear, LinearId},
 };
-use block::Pass;
+use attention::Place;
+use block::{Pass, Touched};
 use family::Decoder;
 use load::{Reader, Sink};
 use zeroize::Zeroizing;
@@ -42,6 +43,16 @@ pub struct Model {
     /// [vocab][d_model].
     embedding: Vec<f32>,
     decoder: Box<dyn Decoder>,
+}
+
+/// What one sequence adds to a pass.
+pub struct Part<'a> {
+    /// Its next tokens, at least one.
+    pub tokens: &'a [u32],
+    /// What it has computed so far.
+    pub cache: &'a mut KvCache,
+    /// Whether the logits after the last token are wanted.
+    pub logits: bool,
 }
 
 impl Model {
@@ -66,17 +77,48 @@ impl Model {
         &self.config
     }
 
-    /// An empty cache for one sequence.
+    /// An empty cache for one sequence alone. Sequences that share memory and pages get theirs from a
+    /// [`KvPool`](kv::KvPool).
     pub fn new_cache(&self) -> KvCache {
-        KvCache::new(&self.config)
+        kv::unbounded(&self.config)
     }
 
-    /// Appends `tokens` to the sequence in `cache` and sets `logits` to those of the last one, `vocab` long.
-    /// On an error the cache holds what it held before.
+    /// Appends each part's tokens to its sequence, all in one pass; `logits` becomes those of the last position of
+    /// every part that asks for them, [parts][vocab]. What a part gets does not depend on the others. On an error all
+    /// caches hold what they held before.
     ///
     /// # Errors
     /// [`Error::Client`] for no tokens, a token outside the vocabulary, or more positions than the context;
-    /// [`Error::Cancelled`]; whatever `linear` returns.
+    /// [`Error::Busy`] for a pool without room; [`Error::Cancelled`]; whatever `linear` returns.
+    pub fn forward_parts(
+        &self,
+        linear: &dyn Linear,
+        call: &Call,
+        parts: &mut [Part<'_>],
+        logits: &mut Vec<f32>,
+    ) -> Result<(), Error> {
+        let x = self.hidden(linear, call, parts, &mut |_, _| {})?;
+        let d = self.config.d_model;
+        let (mut last, mut end) = (Zeroizing::new(Vec::new()), 0);
+        last.reserve_exact(parts.iter().filter(|p| p.logits).count() * d);
+        for part in &*parts {
+            end += part.tokens.len() * d;
+            if part.logits {
+                last.extend_from_slice(&x[end - d..end]);
+            }
+        }
+        logits.clear();
+        if !last.is_empty() {
+            self.head(linear, call, &last, logits)?;
+        }
+        parts.iter_mut().for_each(|p| p.cache.commit(p.tokens));
+        Ok(())
+    }
+
+    /// Appends `tokens` to the sequence in `cache` and sets `logits` to those of the last one, `vocab` long.
+    ///
+    /// # Errors
+    /// As [`Model::forward_parts`].
     pub fn forward(
         &self,
         linear: &dyn Linear,
@@ -85,10 +127,7 @@ impl Model {
         cache: &mut KvCache,
         logits: &mut Vec<f32>,
     ) -> Result<(), Error> {
-        let x = self.hidden(linear, call, tokens, cache, &mut |_, _| {})?;
-        self.head(linear, call, &x[x.len() - self.config.d_model..], logits)?;
-        cache.commit(tokens.len());
-        Ok(())
+        self.forward_parts(linear, call, &mut [Part { tokens, cache, logits: true }], logits)
     }
 
     /// As [`Model::forward`], but `logits` is [tokens][vocab].
@@ -103,23 +142,13 @@ impl Model {
         cache: &mut KvCache,
         logits: &mut Vec<f32>,
     ) -> Result<(), Error> {
-        let x = self.hidden(linear, call, tokens, cache, &mut |_, _| {})?;
+        let x = self.hidden(linear, call, &mut [Part { tokens, cache, logits: true }], &mut |_, _| {})?;
         self.head(linear, call, &x, logits)?;
-        cache.commit(tokens.len());
+        cache.commit(tokens);
         Ok(())
     }
 
-    /// As [`Model::forward`] without the LM head, for all but the last part of a long prompt.
-    ///
-    /// # Errors
-    /// As [`Model::forward`].
-    pub fn prefill(&self, linear: &dyn Linear, call: &Call, tokens: &[u32], cache: &mut KvCache) -> Result<(), Error> {
-        self.hidden(linear, call, tokens, cache, &mut |_, _| {})?;
-        cache.commit(tokens.len());
-        Ok(())
-    }
-
-    /// As [`Model::prefill`]; `observe` sees the residual stream, [tokens][d_model], after
+    /// As [`Model::forward`] without the LM head; `observe` sees the residual stream, [tokens][d_model], after
     /// every block. For comparing with reference implementations.
     ///
     /// # Errors
@@ -131,30 +160,36 @@ impl Model {
         cache: &mut KvCache,
         observe: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), Error> {
-        self.hidden(linear, &Call::default(), tokens, cache, observe)?;
-        cache.commit(tokens.len());
+        self.hidden(linear, &Call::default(), &mut [Part { tokens, cache, logits: false }], observe)?;
+        cache.commit(tokens);
         Ok(())
     }
 
-    /// The residual stream after all blocks, [tokens][d_model]; keys and values are written, not committed.
+    /// The residual stream after all blocks, [rows][d_model], the parts' tokens in their order; keys and values are
+    /// written, not committed.
     fn hidden(
         &self,
         linear: &dyn Linear,
         call: &Call,
-        tokens: &[u32],
-        cache: &mut KvCache,
+        parts: &mut [Part<'_>],
         observe: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<Zeroizing<Vec<f32>>, Error> {
         let c = &self.config;
-        let start = cache.len();
-        self.admit(tokens, start)?;
-        cache.reserve((start + tokens.len()).min(c.context));
-        let mut x = Zeroizing::new(Vec::with_capacity(tokens.len() * c.d_model));
-        for &token in tokens {
-            x.extend_from_slice(&self.embedding[token as usize * c.d_model..][..c.d_model]);
+        let rows = parts.iter().map(|p| p.tokens.len()).sum();
+        let (mut x, mut places) = (Zeroizing::new(Vec::with_capacity(rows * c.d_model)), Vec::with_capacity(rows));
+        for (sequence, part) in parts.iter_mut().enumerate() {
+            let start = part.cache.len();
+            self.admit(part.tokens, start)?;
+            part.cache.reserve(part.tokens.len())?;
+            for (i, token) in part.tokens.iter().enumerate() {
+                x.extend_from_slice(&self.embedding[*token as usize * c.d_model..][..c.d_model]);
+                places.push(Place { sequence, position: start + i });
+            }
         }
-        let turns = self.decoder.begin(c, start, &mut x);
-        let mut pass = Pass { linear, call, cache, start, turns: &turns };
+        let turns = self.decoder.begin(c, &places, &mut x);
+        let touched = |p| Touched { cache: p, scratch: Zeroizing::default() };
+        let sequences = parts.iter_mut().map(|p| touched(&mut *p.cache)).collect();
+        let mut pass = Pass { linear, call, sequences, places: &places, turns: &turns };
         for (l, layer) in (0..c.layers).zip(0u32..) {
             self.decoder.block(c, layer, &mut x, &mut pass)?;
             observe(l, &x);

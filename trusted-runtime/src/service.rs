@@ -6,7 +6,7 @@ mod status;
 
 use crate::{
     Error,
-    engine::{Engine, Event, Finish, Protocol, Ticket, runner::ModelRunner, timing::Timing},
+    engine::{Engine, Event, Finish, Policy, Protocol, Ticket, runner::ModelRunner, scheduler::Tenant, timing::Timing},
     linear::Cost,
     metrics::{Ended, Metrics},
     model::{ChatTemplate, Tokenizer},
@@ -57,6 +57,8 @@ pub struct RequestLimits {
     pub default_max_tokens: usize,
     /// Protocol of requests that name none.
     pub default_protocol: Protocol,
+    /// Policy of requests that name none.
+    pub default_policy: Policy,
     /// Longest time for a request, waiting included.
     pub max_time: Duration,
 }
@@ -77,7 +79,8 @@ impl Inference for Service {
         }
         let time = client_timeout(request.metadata()).map_or(served.limits.max_time, |t| t.min(served.limits.max_time));
         let deadline = Instant::now() + time;
-        let admitted = self.admit(request.into_inner()).await;
+        let tenant = request::tenant(&request);
+        let admitted = self.admit(request.into_inner(), tenant).await;
         let (ticket, started) = admitted.map_err(|e| {
             served.metrics.ended(Ended::Refused, Cost::default());
             tracing::info!(kind = ?status(&e).code(), "request refused");
@@ -96,12 +99,13 @@ impl Inference for Service {
 
 impl Service {
     /// Checks the request, off the network threads, and queues it.
-    async fn admit(&self, request: v1::GenerateRequest) -> Result<(Ticket, v1::Started), Error> {
+    async fn admit(&self, request: v1::GenerateRequest, tenant: Tenant) -> Result<(Ticket, v1::Started), Error> {
         let served = self.0.clone();
-        let protocol = request::protocol(request.protocol, served.limits.default_protocol)?;
-        served.engine.check_room(protocol)?;
+        let policy = request::policy(request.policy, served.limits.default_policy)?;
+        let protocol = policy.protocol(request::protocol(request.protocol, served.limits.default_protocol)?);
+        served.engine.check_room(protocol, &tenant)?;
         let admit = move || {
-            let request = request::check(request, &served)?;
+            let request = request::check(request, &served, policy, tenant)?;
             let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
             let started = v1::Started { prompt_tokens, protocol: describe::protocol(protocol).into() };
             Ok((served.engine.submit(protocol, request)?, started))

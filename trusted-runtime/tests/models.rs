@@ -12,8 +12,9 @@ use trusted_runtime::{
     Error,
     linear::{Call, Linear, LinearId, local::LocalLinear},
     model::{
-        self, FloatModel, Model, Weights,
+        self, FloatModel, Model, Part, Weights,
         fidelity::{self, Fidelity, Passage},
+        kv::{KvPool, Plaintext, Salt, Shape},
         load::{dequant, gguf::Gguf},
     },
     planner,
@@ -106,10 +107,56 @@ fn one_call_with_many_positions_equals_many_calls() {
             assert_eq!(one, &all[i * vocab..(i + 1) * vocab], "{name} position {i}");
         }
         assert_eq!(cache.len(), prompt.len());
-        // Going back is the same as never having been there.
-        cache.truncate(3);
-        m.model.forward(&m.linear, &call, &prompt[3..], &mut cache, &mut one).unwrap();
-        assert_eq!(one, &all[(prompt.len() - 1) * vocab..]);
+    }
+}
+
+#[test]
+fn sequences_that_share_a_pass_or_pages_get_what_they_get_alone() {
+    for name in TINY {
+        let m = model::load_float(&tiny(name), &quiet).unwrap();
+        let (call, vocab) = (Call::default(), m.model.config().vocab);
+        let encode = |text: &str| m.tokenizer.encode(text);
+        let prompts = [
+            encode("the quick brown fox jumps over the lazy dog"),
+            encode("a"),
+            encode("the quick brown fox jumps high"),
+        ];
+        let alone = |prompt: &[u32]| {
+            let mut logits = Vec::new();
+            m.model.forward(&m.linear, &call, prompt, &mut m.model.new_cache(), &mut logits).unwrap();
+            logits
+        };
+        let pool = KvPool::new(Shape::of(m.model.config()), 64, Box::new(Plaintext));
+        let mut caches = [(); 3].map(|()| pool.cache(Salt::default()));
+        let mut logits = Vec::new();
+        // Halves of different lengths, then the rest, all in two passes.
+        for rest in [false, true] {
+            let mut parts: Vec<_> = prompts
+                .iter()
+                .zip(&mut caches)
+                .map(|(p, cache)| match (p.len(), rest) {
+                    (1, rest) => (&p[..], cache, rest),
+                    (n, false) => (&p[..n / 2], cache, false),
+                    (n, true) => (&p[n / 2..], cache, true),
+                })
+                .filter(|(p, _, rest)| p.len() > 1 || *rest)
+                .map(|(tokens, cache, logits)| Part { tokens, cache, logits })
+                .collect();
+            m.model.forward_parts(&m.linear, &call, &mut parts, &mut logits).unwrap();
+            assert_eq!(logits.len(), if rest { 3 * vocab } else { 0 });
+        }
+        for (prompt, logits) in prompts.iter().zip(logits.chunks_exact(vocab)) {
+            assert_eq!(logits, alone(prompt), "{name}");
+        }
+        // The same beginning again: its full pages are there, for this salt only.
+        let longer = encode("the quick brown fox jumps over the lazy cat and sleeps");
+        let mut other = pool.cache(Salt::of(&[1; 32], ""));
+        assert_eq!(other.reuse(&longer), 0);
+        let mut cache = pool.cache(Salt::default());
+        let found = cache.reuse(&longer);
+        assert!(found >= 32 && found < longer.len(), "{name}: {found} of {}", longer.len());
+        m.model.forward(&m.linear, &call, &longer[found..], &mut cache, &mut logits).unwrap();
+        assert_eq!(logits, alone(&longer), "{name}");
     }
 }
 

@@ -58,6 +58,65 @@ impl From<Protocol> for v1::Protocol {
     }
 }
 
+/// Where prompts and answers are computed.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+pub enum Policy {
+    /// Both in the enclave
+    #[value(name = "cpu_tee")]
+    CpuTee,
+    /// The linear layers of both by the protocol
+    #[value(name = "hybrid_unified")]
+    HybridUnified,
+    /// Prompts in the enclave, the linear layers of answers by the protocol
+    #[value(name = "hybrid_pd_split")]
+    HybridPdSplit,
+    /// Everything under encryption: not built yet, refused
+    #[value(name = "pure_fhe")]
+    PureFhe,
+}
+
+impl Policy {
+    /// Name on the command line and in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CpuTee => "cpu_tee",
+            Self::HybridUnified => "hybrid_unified",
+            Self::HybridPdSplit => "hybrid_pd_split",
+            Self::PureFhe => "pure_fhe",
+        }
+    }
+
+    /// The policy as a runtime reports it; `None` for one it did not name.
+    #[must_use]
+    pub fn of(reported: v1::Policy) -> Option<Self> {
+        Self::value_variants().iter().copied().find(|policy| v1::Policy::from(*policy) == reported)
+    }
+
+    /// The protocol of a request that asks for `protocol`.
+    #[must_use]
+    pub fn protocol(self, protocol: Protocol) -> Protocol {
+        if self == Self::CpuTee { Protocol::Local } else { protocol }
+    }
+
+    /// Whether prompts take lanes too.
+    #[must_use]
+    pub fn delegates_prompts(self) -> bool {
+        self == Self::HybridUnified
+    }
+}
+
+impl From<Policy> for v1::Policy {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::CpuTee => Self::CpuTee,
+            Policy::HybridUnified => Self::HybridUnified,
+            Policy::HybridPdSplit => Self::HybridPdSplit,
+            Policy::PureFhe => Self::PureFhe,
+        }
+    }
+}
+
 /// Precision of the quantized weights.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
 pub enum Weights {

@@ -6,6 +6,7 @@ use indicatif::HumanBytes;
 use proto::v1;
 
 use super::{BytesPerToken, Report};
+use crate::cli::Policy;
 
 /// Columns of the narrowest terminal the table is meant for; longer names are wrapped.
 const WIDTH: u16 = 80;
@@ -52,6 +53,10 @@ impl Report {
             header.push("local".into());
         }
         rows.table.set_header(header);
+        if self.delegated {
+            let prompt = if self.policy == Policy::HybridUnified.name() { "delegated" } else { "in the enclave" };
+            rows.row("prompt's linear layers", prompt.to_owned(), "in the enclave");
+        }
         for (label, pick) in ROWS {
             let local = local.map(|timing| milliseconds(pick(timing))).unwrap_or_default();
             rows.row(label, milliseconds(pick(timing)), &local);

@@ -1104,6 +1104,11 @@ pub struct GenerateRequest {
     /// Goes on after an end-of-generation token.
     #[prost(bool, tag = "7")]
     pub ignore_eos: bool,
+    #[prost(enumeration = "Policy", tag = "20")]
+    pub policy: i32,
+    /// Requests of one tenant share computed pages of keys and values only where this is equal too.
+    #[prost(string, tag = "21")]
+    pub cache_salt: ::prost::alloc::string::String,
     #[prost(oneof = "generate_request::Input", tags = "1, 2, 3")]
     pub input: ::core::option::Option<generate_request::Input>,
 }
@@ -1273,6 +1278,8 @@ pub struct DescribeResponse {
     /// Absent where nothing is masked.
     #[prost(message, optional, tag = "15")]
     pub lanes: ::core::option::Option<Lanes>,
+    #[prost(enumeration = "Policy", tag = "16")]
+    pub default_policy: i32,
 }
 /// The mask pool. A lane is what one vector through every matrix takes.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1360,6 +1367,47 @@ impl Protocol {
             "PROTOCOL_DIRECT" => Some(Self::Direct),
             "PROTOCOL_MASKED" => Some(Self::Masked),
             "PROTOCOL_AUTO" => Some(Self::Auto),
+            _ => None,
+        }
+    }
+}
+/// Where prompts and answers are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Policy {
+    /// The runtime's configured default.
+    Unspecified = 0,
+    /// Both in the enclave.
+    CpuTee = 1,
+    /// Both by the protocol.
+    HybridUnified = 2,
+    /// Prompts in the enclave, answers by the protocol.
+    HybridPdSplit = 3,
+    /// Not built yet: refused.
+    PureFhe = 4,
+}
+impl Policy {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "POLICY_UNSPECIFIED",
+            Self::CpuTee => "POLICY_CPU_TEE",
+            Self::HybridUnified => "POLICY_HYBRID_UNIFIED",
+            Self::HybridPdSplit => "POLICY_HYBRID_PD_SPLIT",
+            Self::PureFhe => "POLICY_PURE_FHE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "POLICY_UNSPECIFIED" => Some(Self::Unspecified),
+            "POLICY_CPU_TEE" => Some(Self::CpuTee),
+            "POLICY_HYBRID_UNIFIED" => Some(Self::HybridUnified),
+            "POLICY_HYBRID_PD_SPLIT" => Some(Self::HybridPdSplit),
+            "POLICY_PURE_FHE" => Some(Self::PureFhe),
             _ => None,
         }
     }

@@ -1,61 +1,158 @@
-//! Whose turn it is: a bounded queue and a bounded ring of running sequences. No I/O and no clock.
+//! Who takes part in the next step: a bounded queue, a bounded set of running sequences, a bounded number of prompt
+//! positions a step, and a bounded number of pages. No I/O and no clock.
+//!
+//! Everybody who is past the prompt makes one token a step. The prompt positions of a step go to the sequences in the
+//! order in which they got their seats. A free seat goes to the tenant that has fewest, among those to who waits
+//! longest. Without pages for all, the youngest give theirs back and start again later from their tokens.
 
 use std::collections::VecDeque;
+
+/// Who a sequence belongs to, for fairness only.
+pub type Tenant = [u8; 32];
 
 /// What the scheduler needs to know of a sequence.
 pub trait Scheduled {
     /// Whether nobody wants the sequence any more.
     fn abandoned(&self) -> bool;
+
+    /// Who it belongs to.
+    fn tenant(&self) -> &Tenant;
+
+    /// Takes its seat: may find part of its work done.
+    fn seat(&mut self);
+
+    /// Tokens known and not yet processed, at least one.
+    fn remaining(&self) -> usize;
+
+    /// Whether it is past its prompt.
+    fn decoding(&self) -> bool;
+
+    /// Pages that the next `tokens` tokens need.
+    fn missing(&self, tokens: usize) -> usize;
+
+    /// Gives all pages back; all its tokens remain to be processed again.
+    fn release(&mut self);
 }
 
-/// First come, first admitted; running sequences take turns, one step each.
+/// Bounds of a [`Scheduler`].
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Sequences that may wait.
+    pub waiting: usize,
+    /// Sequences of one tenant that may wait.
+    pub waiting_of_one: usize,
+    /// Sequences that run at a time, at least one.
+    pub running: usize,
+    /// Prompt positions in one step, at least one.
+    pub prefill: usize,
+}
+
+/// A sequence in a step, with how many tokens it processes there.
+pub struct Turn<S> {
+    /// The sequence, which must come back through [`Scheduler::commit`].
+    pub sequence: S,
+    /// Tokens.
+    pub tokens: usize,
+    seat: u64,
+}
+
+/// Sequences that wait and run.
 pub struct Scheduler<S> {
+    bounds: Bounds,
     waiting: VecDeque<S>,
-    running: VecDeque<S>,
-    /// Sequences taken by [`Scheduler::schedule`] and not yet committed.
-    out: usize,
-    max_waiting: usize,
-    max_running: usize,
+    /// In the order of their seats.
+    running: Vec<(u64, S)>,
+    /// Tenants of the sequences taken by [`Scheduler::schedule`] and not yet committed.
+    out: Vec<(u64, Tenant)>,
+    next_seat: u64,
+    preemptions: u64,
 }
 
 impl<S: Scheduled> Scheduler<S> {
-    /// Room for `max_running` sequences at a time (at least one) and `max_waiting` behind them.
-    pub fn new(max_waiting: usize, max_running: usize) -> Self {
-        let (waiting, running) = (VecDeque::new(), VecDeque::new());
-        Self { waiting, running, out: 0, max_waiting, max_running: max_running.max(1) }
+    /// An empty one.
+    pub fn new(bounds: Bounds) -> Self {
+        let bounds = Bounds { running: bounds.running.max(1), prefill: bounds.prefill.max(1), ..bounds };
+        Self { bounds, waiting: VecDeque::new(), running: Vec::new(), out: Vec::new(), next_seat: 0, preemptions: 0 }
     }
 
-    /// Whether [`Scheduler::admit`] would take one more. Drops abandoned sequences first.
-    pub fn has_room(&mut self) -> bool {
+    /// Whether [`Scheduler::admit`] would take one more of this tenant. Drops abandoned sequences first.
+    pub fn has_room(&mut self, tenant: &Tenant) -> bool {
         self.waiting.retain(|s| !s.abandoned());
-        self.promote();
-        self.seats_free() || self.waiting.len() < self.max_waiting
+        let free = self.bounds.running.saturating_sub(self.running());
+        let of_one = self.waiting.iter().filter(|s| s.tenant() == tenant).count();
+        self.waiting.len() < free.saturating_add(self.bounds.waiting)
+            && of_one < free.saturating_add(self.bounds.waiting_of_one)
     }
 
     /// Puts a sequence in the queue, or gives it back when the queue is full.
+    ///
+    /// # Errors
+    /// The sequence.
     pub fn admit(&mut self, sequence: S) -> Result<(), S> {
-        if !self.has_room() {
+        if !self.has_room(sequence.tenant()) {
             return Err(sequence);
         }
         self.waiting.push_back(sequence);
-        self.promote();
         Ok(())
     }
 
-    /// Takes the sequence whose turn it is; it must come back through [`Scheduler::commit`].
-    pub fn schedule(&mut self) -> Option<S> {
+    /// Takes the sequences of the next step; none if there is nothing to do. `available` says how many pages can be had.
+    pub fn schedule(&mut self, available: impl Fn() -> usize) -> Vec<Turn<S>> {
         self.waiting.retain(|s| !s.abandoned());
-        self.promote();
-        let next = self.running.pop_front()?;
-        self.out += 1;
-        Some(next)
+        let (mut reserved, mut prefill) = (0, self.bounds.prefill);
+        let mut takes = Vec::new();
+        let mut i = 0;
+        while i < self.running.len() {
+            let s = &self.running[i].1;
+            let tokens = if s.decoding() { 1 } else { s.remaining().min(prefill) };
+            let pages = s.missing(tokens);
+            let decoding = s.decoding();
+            // Who sits behind gives way; everybody in front has what they need.
+            while reserved + pages > available() && self.running.len() > i + 1 {
+                self.preempt();
+            }
+            if tokens > 0 && reserved + pages <= available() {
+                reserved += pages;
+                prefill -= if decoding { 0 } else { tokens };
+                takes.push((i, tokens));
+            }
+            i += 1;
+        }
+        while prefill > 0 && self.running() < self.bounds.running {
+            let Some(mut s) = self.next_waiting() else { break };
+            s.seat();
+            // Only with pages for all that it has: else it would be the next to give them back.
+            if reserved + s.missing(s.remaining()) > available() {
+                s.release();
+                self.waiting.push_front(s);
+                break;
+            }
+            let tokens = s.remaining().min(prefill);
+            reserved += s.missing(tokens);
+            prefill -= tokens;
+            takes.push((self.running.len(), tokens));
+            self.running.push((self.next_seat, s));
+            self.next_seat += 1;
+        }
+        let mut turns = Vec::with_capacity(takes.len());
+        for (i, tokens) in takes.into_iter().rev() {
+            let (seat, sequence) = self.running.remove(i);
+            self.out.push((seat, *sequence.tenant()));
+            turns.push(Turn { sequence, tokens, seat });
+        }
+        turns.reverse();
+        turns
     }
 
-    /// Ends a turn: `Some` goes to the end of the ring, `None` (it finished) frees its seat.
-    pub fn commit(&mut self, sequence: Option<S>) {
-        self.out = self.out.saturating_sub(1);
-        self.running.extend(sequence);
-        self.promote();
+    /// Ends a turn; `over` frees the seat.
+    pub fn commit(&mut self, turn: Turn<S>, over: bool) -> Option<S> {
+        self.out.retain(|(seat, _)| *seat != turn.seat);
+        if over {
+            return Some(turn.sequence);
+        }
+        let at = self.running.partition_point(|(seat, _)| *seat < turn.seat);
+        self.running.insert(at, (turn.seat, turn.sequence));
+        None
     }
 
     /// Sequences waiting for a seat.
@@ -65,96 +162,33 @@ impl<S: Scheduled> Scheduler<S> {
 
     /// Sequences that hold a seat.
     pub fn running(&self) -> usize {
-        self.running.len() + self.out
+        self.running.len() + self.out.len()
     }
 
-    fn seats_free(&self) -> bool {
-        self.running() < self.max_running
+    /// How often a sequence had to give its pages back.
+    pub fn preemptions(&self) -> u64 {
+        self.preemptions
     }
 
-    fn promote(&mut self) {
-        while self.seats_free() {
-            let Some(s) = self.waiting.pop_front() else { return };
-            self.running.push_back(s);
+    /// The youngest seat is given up; its sequence is the first to get one again.
+    fn preempt(&mut self) {
+        if let Some((_, mut s)) = self.running.pop() {
+            s.release();
+            self.preemptions += 1;
+            self.waiting.push_front(s);
         }
+    }
+
+    /// Whoever waits longest of the tenant with fewest seats.
+    fn next_waiting(&mut self) -> Option<S> {
+        let seats = |tenant: &Tenant| {
+            self.running.iter().filter(|(_, s)| s.tenant() == tenant).count()
+                + self.out.iter().filter(|(_, t)| t == tenant).count()
+        };
+        let best = self.waiting.iter().enumerate().min_by_key(|(i, s)| (seats(s.tenant()), *i)).map(|(i, _)| i)?;
+        self.waiting.remove(best)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::{cell::Cell, rc::Rc};
-
-    #[derive(Clone)]
-    struct Item(&'static str, Rc<Cell<bool>>);
-
-    impl Scheduled for Item {
-        fn abandoned(&self) -> bool {
-            self.1.get()
-        }
-    }
-
-    fn item(name: &'static str) -> Item {
-        Item(name, Rc::default())
-    }
-
-    fn take(s: &mut Scheduler<Item>) -> Item {
-        s.schedule().expect("something to run")
-    }
-
-    #[test]
-    fn running_sequences_take_turns_and_others_wait_for_a_seat() {
-        let mut s = Scheduler::new(8, 2);
-        for name in ["a", "b", "c"] {
-            assert!(s.admit(item(name)).is_ok());
-        }
-        assert_eq!((s.running(), s.waiting()), (2, 1));
-        let mut turns = Vec::new();
-        for _ in 0..4 {
-            let x = take(&mut s);
-            turns.push(x.0);
-            s.commit(Some(x));
-        }
-        assert_eq!(turns, ["a", "b", "a", "b"]);
-        let a = take(&mut s);
-        drop(a);
-        s.commit(None);
-        assert_eq!((s.running(), s.waiting()), (2, 0));
-        let b = take(&mut s);
-        s.commit(Some(b));
-        assert_eq!(take(&mut s).0, "c");
-    }
-
-    #[test]
-    fn a_full_queue_gives_the_sequence_back_and_takes_it_once_there_is_room() {
-        let mut s = Scheduler::new(1, 1);
-        assert!(s.admit(item("a")).is_ok());
-        assert!(s.admit(item("b")).is_ok());
-        assert_eq!(s.admit(item("c")).err().map(|i| i.0), Some("c"));
-        let _a = take(&mut s);
-        assert!(!s.has_room(), "a sequence in its step still holds its seat");
-        s.commit(None);
-        assert!(s.admit(item("c")).is_ok());
-    }
-
-    #[test]
-    fn an_abandoned_sequence_leaves_the_queue_at_once() {
-        let mut s = Scheduler::new(1, 1);
-        let b = item("b");
-        assert!(s.admit(item("a")).is_ok() && s.admit(b.clone()).is_ok());
-        assert!(!s.has_room());
-        b.1.set(true);
-        assert!(s.admit(item("c")).is_ok());
-        let _a = take(&mut s);
-        s.commit(None);
-        assert_eq!(take(&mut s).0, "c");
-    }
-
-    #[test]
-    fn no_waiting_room_still_serves_one() {
-        let mut s = Scheduler::new(0, 0);
-        assert!(s.admit(item("a")).is_ok());
-        assert!(s.admit(item("b")).is_err());
-        assert!(s.schedule().is_some() && s.schedule().is_none());
-    }
-}
+mod tests;

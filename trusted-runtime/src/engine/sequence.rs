@@ -1,24 +1,29 @@
 //! One request on its way: what is computed, what is next, and who is listening.
 
-use super::{Event, Finish, Request, runner::Runner, sampler::Sampler, timing::Stopwatch};
+use super::{
+    Event, Finish, Request,
+    runner::{Cache, Runner, Site, Work},
+    sampler::Sampler,
+    scheduler::{Scheduled, Tenant},
+    timing::Stopwatch,
+};
 use crate::{
     Error,
     linear::Call,
     metrics::{Ended, Metrics},
 };
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
-/// A request being served. `C` is the model's cache; it exists from the first step on.
+/// A request being served. `C` is the model's cache; it has no pages before the first step.
 pub struct Sequence<C> {
     request: Request,
-    /// Prompt positions in the cache.
-    prefilled: usize,
-    /// The last token made, not yet in the cache.
-    last: Zeroizing<u32>,
-    made: usize,
-    cache: Option<C>,
+    /// The prompt, and what was made.
+    tokens: Zeroizing<Vec<u32>>,
+    /// Tokens in the cache.
+    done: usize,
+    cache: C,
     sampler: Sampler,
     call: Arc<Call>,
     events: mpsc::UnboundedSender<Event>,
@@ -34,68 +39,65 @@ pub enum Outcome {
     Finished(Finish),
 }
 
-impl<C> Sequence<C> {
+impl<C: Cache> Sequence<C> {
     /// A sequence that has not begun.
     ///
     /// # Errors
     /// Those of [`Sampler::new`].
-    pub fn new(
+    pub fn new<R: Runner<Cache = C>>(
         request: Request,
-        vocab: usize,
+        runner: &R,
         call: Arc<Call>,
         events: mpsc::UnboundedSender<Event>,
     ) -> Result<Self, Error> {
-        let mut sampler = Sampler::new(request.sampling, vocab)?;
+        let mut sampler = Sampler::new(request.sampling, runner.vocab())?;
         request.prompt.iter().for_each(|t| sampler.note(*t));
-        let (last, watch) = (Zeroizing::new(0), Stopwatch::start());
-        Ok(Self { request, prefilled: 0, last, made: 0, cache: None, sampler, call, events, watch })
+        // All the room at once: a vector that grows leaves copies behind.
+        let mut tokens = Zeroizing::new(Vec::with_capacity(request.prompt.len() + request.max_tokens));
+        tokens.extend_from_slice(&request.prompt);
+        let cache = runner.new_cache(request.salt);
+        Ok(Self { request, tokens, done: 0, cache, sampler, call, events, watch: Stopwatch::start() })
     }
 
-    /// Whether the client is gone.
-    pub fn is_abandoned(&self) -> bool {
-        self.call.is_cancelled() || self.events.is_closed()
+    /// What it does and costs.
+    pub fn call(&self) -> &Arc<Call> {
+        &self.call
     }
 
-    /// Runs one step: a chunk of the prompt, or one token. `logits` is scratch.
+    /// Where its next tokens are processed.
+    pub fn site(&self) -> Site {
+        if self.decoding() { Site::Evaluator } else { self.request.prefill }
+    }
+
+    /// The next `count` tokens, for a pass; the last of all known ones ask for logits.
+    pub fn work(&mut self, count: usize) -> Work<'_, C> {
+        let end = (self.done + count).min(self.tokens.len());
+        Work { tokens: &self.tokens[self.done..end], cache: &mut self.cache, logits: end == self.tokens.len() }
+    }
+
+    /// Notes that a pass over `count` tokens went well; `logits` are those asked for.
     ///
     /// # Errors
-    /// Those of the model, and [`Error::Cancelled`] when the client is gone; the sequence is over then.
-    pub fn step<R: Runner<Cache = C>>(
+    /// Those of the sampler.
+    pub fn advance<R: Runner<Cache = C>>(
         &mut self,
         runner: &R,
-        prefill_chunk: usize,
-        logits: &mut Vec<f32>,
+        count: usize,
+        logits: Option<&mut [f32]>,
         metrics: &Metrics,
     ) -> Result<Outcome, Error> {
-        if self.is_abandoned() {
-            return Err(Error::Cancelled);
-        }
-        let (began, before) = (Instant::now(), self.call.meter.snapshot());
-        let cache = self.cache.get_or_insert_with(|| runner.new_cache());
-        let prompt = &self.request.prompt;
-        if self.prefilled < prompt.len() {
-            let end = (self.prefilled + prefill_chunk.max(1)).min(prompt.len());
-            let chunk = &prompt[self.prefilled..end];
-            if end < prompt.len() {
-                runner.prefill(&self.call, chunk, cache)?;
-                self.prefilled = end;
-                return Ok(Outcome::Continue);
-            }
-            runner.forward(&self.call, chunk, cache, logits)?;
-            self.prefilled = end;
-        } else {
-            runner.forward(&self.call, std::slice::from_ref(&*self.last), cache, logits)?;
-        }
-        *self.last = self.sampler.sample(logits)?;
-        self.sampler.note(*self.last);
-        self.made += 1;
-        let seconds = self.watch.token(&self.call, began, before);
-        metrics.token(self.made == 1, seconds);
+        self.done += count;
+        let Some(logits) = logits else { return Ok(Outcome::Continue) };
+        let token = self.sampler.sample(logits)?;
+        self.sampler.note(token);
+        self.tokens.push(token);
+        let seconds = self.watch.token(&self.call);
+        metrics.token(self.made() == 1, seconds);
         // A closed channel shows at the next step.
-        let _ = self.events.send(Event::Token(*self.last));
-        Ok(if runner.is_end(*self.last) && !self.request.ignore_eos {
+        let _ = self.events.send(Event::Token(token));
+        Ok(if runner.is_end(token) && !self.request.ignore_eos {
             Outcome::Finished(Finish::Stop)
-        } else if self.made == self.request.max_tokens {
+        } else if self.made() == self.request.max_tokens {
             Outcome::Finished(Finish::Length)
         } else {
             Outcome::Continue
@@ -103,17 +105,53 @@ impl<C> Sequence<C> {
     }
 
     /// Ends the sequence with its answer complete.
-    pub fn finish(mut self, finish: Finish, metrics: &Metrics) {
-        self.cache = None;
+    pub fn finish(self, finish: Finish, metrics: &Metrics) {
+        let tokens = self.made();
+        drop(self.cache);
         metrics.ended(finish.into(), self.call.meter.snapshot());
         let timing = self.watch.timing(&self.call);
-        let _ = self.events.send(Event::Finished { finish, tokens: self.made, timing });
+        let _ = self.events.send(Event::Finished { finish, tokens, timing });
     }
 
     /// Ends the sequence without an answer.
-    pub fn fail(mut self, error: Error, metrics: &Metrics) {
-        self.cache = None;
+    pub fn fail(self, error: Error, metrics: &Metrics) {
+        drop(self.cache);
         metrics.ended(Ended::from(&error), self.call.meter.snapshot());
         let _ = self.events.send(Event::Failed(error));
+    }
+
+    fn made(&self) -> usize {
+        self.tokens.len() - self.request.prompt.len()
+    }
+}
+
+impl<C: Cache> Scheduled for Sequence<C> {
+    fn abandoned(&self) -> bool {
+        self.call.is_cancelled() || self.events.is_closed()
+    }
+
+    fn tenant(&self) -> &Tenant {
+        &self.request.tenant
+    }
+
+    fn seat(&mut self) {
+        self.done = self.cache.reuse(&self.tokens);
+    }
+
+    fn remaining(&self) -> usize {
+        self.tokens.len() - self.done
+    }
+
+    fn decoding(&self) -> bool {
+        self.remaining() == 1 && self.made() > 0
+    }
+
+    fn missing(&self, tokens: usize) -> usize {
+        self.cache.missing(tokens)
+    }
+
+    fn release(&mut self) {
+        self.cache.clear();
+        self.done = 0;
     }
 }

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 /// Measures one sequence from its arrival.
 pub struct Stopwatch {
-    arrived: Instant,
     first_token: Option<Duration>,
+    /// When the request arrived or the last token was made, and what the call had cost by then.
+    last: (Instant, Cost),
     decode: Vec<Step>,
 }
 
-/// One decode step: wall time, and what delegation took of it.
+/// From one token to the next: wall time, and what delegation took of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Step {
     wall: Duration,
@@ -51,20 +52,19 @@ pub struct Timing {
 impl Stopwatch {
     /// Starts at the arrival of the request.
     pub fn start() -> Self {
-        Self { arrived: Instant::now(), first_token: None, decode: Vec::new() }
+        Self { first_token: None, last: (Instant::now(), Cost::default()), decode: Vec::new() }
     }
 
-    /// Notes a step that produced a token: it began at `began`, when the call's costs were `before`.
-    /// Returns the seconds that the token took: since arrival for the first, else of its step.
-    pub fn token(&mut self, call: &Call, began: Instant, before: Cost) -> f64 {
-        if self.first_token.is_none() {
-            let first = self.arrived.elapsed();
-            self.first_token = Some(first);
-            return first.as_secs_f64();
+    /// Notes that a token was made. Returns the seconds that it took, since arrival or since the last one.
+    pub fn token(&mut self, call: &Call) -> f64 {
+        let (now, cost) = (Instant::now(), call.meter.snapshot());
+        let (then, before) = std::mem::replace(&mut self.last, (now, cost));
+        let wall = now - then;
+        match self.first_token {
+            None => self.first_token = Some(wall),
+            Some(_) => self.decode.push(Step { wall, cost: since(cost, before) }),
         }
-        let step = Step { wall: began.elapsed(), cost: since(call.meter.snapshot(), before) };
-        self.decode.push(step);
-        step.wall.as_secs_f64()
+        wall.as_secs_f64()
     }
 
     /// The medians so far; zeros where there was no decode step.
@@ -133,14 +133,13 @@ mod tests {
         assert_eq!(median(vec![9, 1, 5]), 5);
         assert_eq!(median(vec![1, 2, 3, 4]), 2);
         let (mut watch, call) = (Stopwatch::start(), Call::default());
-        watch.token(&call, Instant::now(), Cost::default());
+        watch.token(&call);
         assert_eq!(watch.timing(&call).decode_ms, 0.0);
         assert!(watch.timing(&call).ttft_ms > 0.0);
-        let before = call.meter.snapshot();
         call.meter.bytes_up.fetch_add(1000, Ordering::Relaxed);
         call.meter.retries.fetch_add(2, Ordering::Relaxed);
         call.meter.crypto_ns.fetch_add(u64::from(u32::MAX) << 20, Ordering::Relaxed);
-        watch.token(&call, Instant::now(), before);
+        watch.token(&call);
         let t = watch.timing(&call);
         assert_eq!((t.bytes_up, t.retries, t.other_ms), (1000, 2, 0.0));
     }

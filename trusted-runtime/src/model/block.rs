@@ -1,9 +1,9 @@
 //! What the blocks of every family share: reading stacked groups, one pass over a cache, the feed-forward gate.
 
 use super::{
-    attention::{self, Queries},
-    cache::KvCache,
+    attention::{self, Place, Queries},
     config::ModelConfig,
+    kv::{KvCache, View},
     load::{Reader, Sink},
     ops,
     rotary::Turns,
@@ -53,14 +53,22 @@ impl Stack<'_, '_> {
     }
 }
 
-/// One forward pass: positions `start ..` of the sequence in `cache`.
+/// One forward pass over the next positions of some sequences.
 pub(super) struct Pass<'a> {
     pub(super) linear: &'a dyn Linear,
     pub(super) call: &'a Call,
-    pub(super) cache: &'a mut KvCache,
-    pub(super) start: usize,
+    pub(super) sequences: Vec<Touched<'a>>,
+    /// Of every row of the residual stream.
+    pub(super) places: &'a [Place],
     /// What [`Decoder::begin`](super::family::Decoder::begin) returned.
     pub(super) turns: &'a [Turns],
+}
+
+/// A sequence in a pass.
+pub(super) struct Touched<'a> {
+    pub(super) cache: &'a mut KvCache,
+    /// For pages that lie encrypted.
+    pub(super) scratch: Zeroizing<Vec<f32>>,
 }
 
 /// A vector that attention compares.
@@ -103,8 +111,11 @@ impl Pass<'_> {
         Ok(ys)
     }
 
-    /// Lets `prepare` change every query and key head of `qkv`, [positions][q, k, v], given its position in this
-    /// pass; writes keys and values to the cache; returns what attention makes of it, [positions][q_width].
+    /// Lets `prepare` change every query and key head of `qkv`, [rows][q, k, v], given its row in this pass; writes
+    /// keys and values to the caches; returns what attention makes of it, [rows][q_width].
+    ///
+    /// # Errors
+    /// What keeps pages from being read.
     pub(super) fn attend(
         &mut self,
         c: &ModelConfig,
@@ -112,19 +123,25 @@ impl Pass<'_> {
         scope: Scope,
         qkv: &mut [f32],
         prepare: impl Fn(Head, usize, &mut [f32]),
-    ) -> Zeroizing<Vec<f32>> {
+    ) -> Result<Zeroizing<Vec<f32>>, Error> {
         let (q, kv, layer) = (c.q_width(), c.kv_width(), layer as usize);
         let stride = q + 2 * kv;
-        for (p, row) in qkv.chunks_exact_mut(stride).enumerate() {
+        let mut earliest = vec![usize::MAX; self.sequences.len()];
+        for (r, (row, place)) in qkv.chunks_exact_mut(stride).zip(self.places).enumerate() {
             let (queries, rest) = row.split_at_mut(q);
             let (keys, values) = rest.split_at_mut(kv);
-            queries.chunks_exact_mut(c.head_dim).for_each(|head| prepare(Head::Query, p, head));
-            keys.chunks_exact_mut(c.head_dim).for_each(|head| prepare(Head::Key, p, head));
-            self.cache.write(layer, self.start + p, keys, values);
+            queries.chunks_exact_mut(c.head_dim).for_each(|head| prepare(Head::Query, r, head));
+            keys.chunks_exact_mut(c.head_dim).for_each(|head| prepare(Head::Key, r, head));
+            self.sequences[place.sequence].cache.write(layer, place.position, keys, values);
+            let seen = (place.position + 1).saturating_sub(scope.window);
+            earliest[place.sequence] = earliest[place.sequence].min(seen);
         }
+        let views = self.sequences.iter_mut().zip(earliest);
+        let views: Vec<View<'_>> =
+            views.map(|(s, from)| s.cache.view(layer, from, &mut s.scratch)).collect::<Result<_, Error>>()?;
         let mut mixed = Zeroizing::new(vec![0f32; qkv.len() / stride * q]);
-        attention::attend(c, self.cache, &Queries { layer, start: self.start, qkv, scope }, &mut mixed);
-        mixed
+        attention::attend(c, &Queries { qkv, places: self.places, views: &views, scope }, &mut mixed);
+        Ok(mixed)
     }
 }
 

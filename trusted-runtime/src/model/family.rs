@@ -7,6 +7,7 @@ pub(super) mod llama;
 pub(super) mod qwen3;
 
 use super::{
+    attention::Place,
     block::Pass,
     config::ModelConfig,
     load::{Field, Keys, Layout, Reader, Sink},
@@ -60,11 +61,11 @@ pub(crate) trait Family: fmt::Debug + Send + Sync {
 
 /// The blocks of a loaded model, without its linear weights.
 pub(super) trait Decoder: Send + Sync {
-    /// Turns embedded tokens, `x` = [positions][d_model], into what the first block reads; returns the rotations of
-    /// these positions, `start ..`, a table for each set of frequencies.
-    fn begin(&self, c: &ModelConfig, start: usize, x: &mut [f32]) -> Vec<Turns>;
+    /// Turns embedded tokens, `x` = [rows][d_model], into what the first block reads; returns the rotations of the
+    /// rows' places, a table for each set of frequencies.
+    fn begin(&self, c: &ModelConfig, places: &[Place], x: &mut [f32]) -> Vec<Turns>;
 
-    /// Runs block `layer` on the residual stream `x`, [positions][d_model].
+    /// Runs block `layer` on the residual stream `x`, [rows][d_model].
     ///
     /// # Errors
     /// Those of the linear layers; [`Error::Cancelled`].

@@ -1,16 +1,18 @@
 //! Rotary positions (RoFormer, section 3.2.2): pair i of a head is turned by position·base^(-2i/head_dim).
 
-/// How the heads of some positions are turned.
+use super::attention::Place;
+
+/// How the heads of some rows are turned.
 pub(super) struct Turns {
     pairs: usize,
-    /// (cos, sin), [positions][pairs].
+    /// (cos, sin), [rows][pairs].
     table: Vec<(f32, f32)>,
 }
 
 impl Turns {
-    /// (cos, sin) of every pair at the `p`th position.
-    pub(super) fn at(&self, p: usize) -> &[(f32, f32)] {
-        &self.table[p * self.pairs..(p + 1) * self.pairs]
+    /// (cos, sin) of every pair in row `r`.
+    pub(super) fn at(&self, r: usize) -> &[(f32, f32)] {
+        &self.table[r * self.pairs..(r + 1) * self.pairs]
     }
 }
 
@@ -49,14 +51,15 @@ impl Rotary {
         self
     }
 
-    /// The turns of the positions `start .. start + positions`, in double precision first.
+    /// The turns of each row's position, in double precision first.
     #[expect(clippy::cast_precision_loss, reason = "positions are below 2^24")]
     #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the point")]
-    pub(super) fn turns(&self, start: usize, positions: usize) -> Turns {
-        let table = (start..start + positions)
-            .flat_map(|p| {
+    pub(super) fn turns(&self, places: &[Place]) -> Turns {
+        let table = places
+            .iter()
+            .flat_map(|Place { position: p, .. }| {
                 self.frequencies.iter().map(move |f| {
-                    let angle = p as f64 * f;
+                    let angle = *p as f64 * f;
                     (libm::cos(angle) as f32, libm::sin(angle) as f32)
                 })
             })
@@ -123,7 +126,7 @@ mod tests {
 
     #[test]
     fn both_pairings_turn_the_same_pairs() {
-        let turns = Rotary::new(10_000.0, 8).turns(4, 2);
+        let turns = Rotary::new(10_000.0, 8).turns(&[4, 5].map(|position| Place { sequence: 0, position }));
         let turns = turns.at(1);
         let mut neighbours: Vec<f32> = (0u8..8).map(f32::from).collect();
         let order = [0, 4, 1, 5, 2, 6, 3, 7];

@@ -1,7 +1,7 @@
 //! What is being served, and how: the answer to `Describe`.
 
 use crate::{
-    engine::Protocol,
+    engine::{Policy, Protocol},
     model::{ModelConfig, Weights},
     pool::Stats,
 };
@@ -26,6 +26,8 @@ pub struct Parts<'a> {
     pub weights: Weights,
     /// Protocol of requests that name none.
     pub default_protocol: Protocol,
+    /// Policy of requests that name none.
+    pub default_policy: Policy,
     /// Ring and instruction set.
     pub ring: &'a Ring,
     /// Compute threads.
@@ -65,6 +67,7 @@ impl Description {
             threads: size(parts.threads),
             has_chat_template: parts.has_chat_template,
             lanes: None,
+            default_policy: policy(parts.default_policy).into(),
         };
         Self { fixed, evaluator: parts.evaluator, lanes: parts.lanes }
     }
@@ -98,5 +101,14 @@ pub fn protocol(p: Protocol) -> v1::Protocol {
         Protocol::Direct => v1::Protocol::Direct,
         Protocol::Masked => v1::Protocol::Masked,
         Protocol::Auto => v1::Protocol::Auto,
+    }
+}
+
+/// A policy in the contract's words.
+pub fn policy(p: Policy) -> v1::Policy {
+    match p {
+        Policy::CpuTee => v1::Policy::CpuTee,
+        Policy::HybridUnified => v1::Policy::HybridUnified,
+        Policy::HybridPdSplit => v1::Policy::HybridPdSplit,
     }
 }

@@ -3,7 +3,8 @@
 use super::Served;
 use crate::{
     Error,
-    engine::{Protocol, Request, sampler::SamplingLiteral},
+    engine::{Policy, Protocol, Request, sampler::SamplingLiteral, scheduler::Tenant},
+    model::kv::Salt,
 };
 use proto::v1::{self, generate_request::Input};
 use zeroize::Zeroizing;
@@ -25,11 +26,48 @@ pub(super) fn protocol(value: i32, default: Protocol) -> Result<Protocol, Error>
     }
 }
 
+/// The policy that a request names.
+///
+/// # Errors
+/// [`Error::Client`] for one that this version does not have.
+pub(super) fn policy(value: i32, default: Policy) -> Result<Policy, Error> {
+    match v1::Policy::try_from(value) {
+        Ok(v1::Policy::Unspecified) => Ok(default),
+        Ok(v1::Policy::CpuTee) => Ok(Policy::CpuTee),
+        Ok(v1::Policy::HybridUnified) => Ok(Policy::HybridUnified),
+        Ok(v1::Policy::HybridPdSplit) => Ok(Policy::HybridPdSplit),
+        Ok(v1::Policy::PureFhe) => Err(Error::Client("policy is pure_fhe, which is not built yet".into())),
+        Err(_) => Err(Error::Client(format!(
+            "policy is {value}, known are 1 (cpu_tee), 2 (hybrid_unified) and 3 (hybrid_pd_split)"
+        ))),
+    }
+}
+
+/// Whose a request is: a digest over the client's certificate and the label that it may add.
+pub(super) fn tenant<T>(request: &tonic::Request<T>) -> Tenant {
+    let mut digest = blake3::Hasher::new_derive_key("bifrost tenant");
+    if let Some(certificate) = request.peer_certs().as_ref().and_then(|c| c.first()) {
+        digest.update(certificate.as_ref());
+    }
+    if let Some(label) = request.metadata().get(TENANT) {
+        digest.update(b"\0").update(label.as_encoded_bytes());
+    }
+    *digest.finalize().as_bytes()
+}
+
+/// Metadata with which a client tells its own tenants apart.
+const TENANT: &str = "bifrost-tenant";
+
 /// Tokenizes and checks everything else.
 ///
 /// # Errors
 /// [`Error::Client`].
-pub(super) fn check(message: v1::GenerateRequest, served: &Served) -> Result<Request, Error> {
+pub(super) fn check(
+    message: v1::GenerateRequest,
+    served: &Served,
+    policy: Policy,
+    tenant: Tenant,
+) -> Result<Request, Error> {
     let limits = &served.limits;
     let s = message.sampling.unwrap_or_default();
     let literal = SamplingLiteral {
@@ -60,7 +98,9 @@ pub(super) fn check(message: v1::GenerateRequest, served: &Served) -> Result<Req
             )));
         }
     };
-    Ok(Request { prompt, max_tokens, sampling, ignore_eos: message.ignore_eos })
+    let salt = Salt::of(&tenant, &message.cache_salt);
+    let (ignore_eos, prefill) = (message.ignore_eos, policy.prefill());
+    Ok(Request { prompt, max_tokens, sampling, ignore_eos, prefill, tenant, salt })
 }
 
 fn prompt(input: Option<Input>, served: &Served) -> Result<Zeroizing<Vec<u32>>, Error> {

@@ -9,7 +9,7 @@ use crate::{
     Error,
     linear::{Group, LinearId},
     model::{
-        attention,
+        attention::{self, Place},
         block::{Head, Pass, Scope, Stack, gate, rms_norm},
         config::ModelConfig,
         load::{Field, Keys, Layout, Reader, Rope, Sink, Value, gated_block},
@@ -198,10 +198,10 @@ struct Norms {
 
 impl Decoder for Blocks {
     #[expect(clippy::cast_precision_loss, reason = "widths are below 2^24")]
-    fn begin(&self, c: &ModelConfig, start: usize, x: &mut [f32]) -> Vec<Turns> {
+    fn begin(&self, c: &ModelConfig, places: &[Place], x: &mut [f32]) -> Vec<Turns> {
         let scale = (c.d_model as f32).sqrt();
         x.iter_mut().for_each(|v| *v *= scale);
-        self.rotary.iter().map(|r| r.turns(start, x.len() / c.d_model)).collect()
+        self.rotary.iter().map(|r| r.turns(places)).collect()
     }
 
     fn block(&self, c: &ModelConfig, layer: u32, x: &mut [f32], pass: &mut Pass<'_>) -> Result<(), Error> {
@@ -218,7 +218,7 @@ impl Decoder for Blocks {
             let weight = if kind == Head::Query { &norms.query } else { &norms.key };
             ops::rms_norm_in_place(head, weight, c.norm_epsilon);
             Pairs::Halves.turn(head, turns.at(p));
-        });
+        })?;
         let out = pass.linear(c, id(Group::Output), &mixed, positions)?;
         rms_norm(c, &out, &norms.after_attention, &mut h);
         ops::add(x, &h);

@@ -5,6 +5,7 @@ use crate::{
     Error,
     linear::{Group, LinearId},
     model::{
+        attention::Place,
         block::{Pass, Scope, Stack},
         config::ModelConfig,
         load::{Field, Keys, Layout, Reader, Sink, block_part},
@@ -146,8 +147,10 @@ struct Block {
 }
 
 impl Decoder for Blocks {
-    fn begin(&self, c: &ModelConfig, start: usize, x: &mut [f32]) -> Vec<Turns> {
-        ops::add(x, &self.positions[start * c.d_model..]);
+    fn begin(&self, c: &ModelConfig, places: &[Place], x: &mut [f32]) -> Vec<Turns> {
+        for (x, place) in x.chunks_exact_mut(c.d_model).zip(places) {
+            ops::add(x, &self.positions[place.position * c.d_model..][..c.d_model]);
+        }
         Vec::new()
     }
 
@@ -160,7 +163,7 @@ impl Decoder for Blocks {
         block.attention_norm.apply(c, x, &mut h);
         let mut qkv = pass.linear(c, id(Group::Qkv), &h, positions)?;
         add_bias(&mut qkv, &block.qkv_bias);
-        let mixed = pass.attend(c, layer, Scope::all(c), &mut qkv, |_, _, _| {});
+        let mixed = pass.attend(c, layer, Scope::all(c), &mut qkv, |_, _, _| {})?;
         let mut out = pass.linear(c, id(Group::Output), &mixed, positions)?;
         add_bias(&mut out, &block.output_bias);
         ops::add(x, &out);

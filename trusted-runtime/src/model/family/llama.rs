@@ -7,6 +7,7 @@ use crate::{
     Error,
     linear::{Group, LinearId},
     model::{
+        attention::Place,
         block::{Pass, Scope, Stack, gate, rms_norm},
         config::ModelConfig,
         load::{Field, Keys, Layout, Reader, Sink, gated_block},
@@ -96,8 +97,8 @@ struct Norms {
 }
 
 impl Decoder for Blocks {
-    fn begin(&self, c: &ModelConfig, start: usize, x: &mut [f32]) -> Vec<Turns> {
-        vec![self.rotary.turns(start, x.len() / c.d_model)]
+    fn begin(&self, _: &ModelConfig, places: &[Place], _: &mut [f32]) -> Vec<Turns> {
+        vec![self.rotary.turns(places)]
     }
 
     fn block(&self, c: &ModelConfig, layer: u32, x: &mut [f32], pass: &mut Pass<'_>) -> Result<(), Error> {
@@ -110,7 +111,7 @@ impl Decoder for Blocks {
         let mut qkv = pass.linear(c, id(Group::Qkv), &h, positions)?;
         let mixed = pass.attend(c, layer, Scope::all(c), &mut qkv, |_, p, head| {
             Pairs::Neighbours.turn(head, turns.at(p));
-        });
+        })?;
         ops::add(x, &pass.linear(c, id(Group::Output), &mixed, positions)?);
 
         rms_norm(c, x, &norms.feed_forward, &mut h);

@@ -1,0 +1,214 @@
+//! Builds what is served from the configuration: model, plan, ways of delegating, engine.
+
+use crate::{
+    Error,
+    config::{Config, WeightsName},
+    engine::{Engine, Limits, Protocol, runner::ModelRunner},
+    linear::{
+        Linear, delegate::Delegate, direct::DirectLinear, link::EvaluatorConfig, local::LocalLinear,
+        masked::MaskedLinear,
+    },
+    metrics::Metrics,
+    model::{
+        self, LoadOptions, LoadedModel, ModelConfig, Weights,
+        kv::{KvPool, PAGE, Plaintext, Shape},
+    },
+    planner::{self, Plan},
+    pool::MaskPool,
+    progress::Progress,
+    service::{
+        RequestLimits, Served,
+        describe::{Description, Parts},
+    },
+};
+use kernels::Ring;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{runtime::Handle, sync::watch};
+use tokio_util::sync::CancellationToken;
+
+/// Loads the model, plans it, and starts the engine.
+pub(super) async fn build(
+    config: &Config,
+    evaluator: Option<EvaluatorConfig>,
+    metrics: &Metrics,
+    draining: &CancellationToken,
+    abort: &CancellationToken,
+) -> Result<Served, Error> {
+    let threads = config.compute_threads();
+    let Loaded { model, tokenizer, chat, ring, plan } = load(config).await?;
+    tracing::info!(isa = ring.isa().name(), threads, n = ring.n(), log2_q = ring.params().log2_q(), "ring arithmetic");
+    let (model, tokenizer) = (Arc::new(model), Arc::new(tokenizer));
+    let (policy, pages) = (config.policy()?, pages(config, model.config())?);
+    let local: Arc<dyn Linear> = Arc::new(LocalLinear::new(ring.clone(), plan.clone(), threads)?);
+    let runner = |evaluator: Option<Arc<dyn Linear>>| {
+        let pool = KvPool::new(Shape::of(model.config()), pages, Box::new(Plaintext));
+        ModelRunner::new((model.clone(), tokenizer.clone()), local.clone(), evaluator, pool)
+    };
+    let mut runners = vec![(Protocol::Local, runner(None))];
+    let delegated = delegated(config, evaluator, &ring, plan, metrics).await?;
+    if let Some(Delegated { direct, pool, delegate }) = &delegated {
+        runners.push((Protocol::Direct, runner(Some(direct.clone()))));
+        for (protocol, fallback) in [(Protocol::Masked, None), (Protocol::Auto, Some(direct.clone()))] {
+            if let Some(pool) = pool {
+                let masked = MaskedLinear::new(delegate.clone(), pool.clone(), fallback);
+                runners.push((protocol, runner(Some(Arc::new(masked)))));
+            }
+        }
+    }
+    let pool = delegated.as_ref().and_then(|d| d.pool.clone());
+    let limits = Limits {
+        max_queue: config.engine.max_queue as usize,
+        max_queue_per_tenant: match config.engine.max_queue_per_tenant {
+            0 => usize::MAX,
+            n => n as usize,
+        },
+        max_running: config.engine.max_running.get() as usize,
+        prefill_chunk: config.engine.prefill_chunk.get() as usize,
+    };
+    let description = Description::new(Parts {
+        model: model.config(),
+        weights: weights(config),
+        default_protocol: config.default_protocol(),
+        default_policy: policy,
+        ring: &ring,
+        threads,
+        has_chat_template: chat.is_some(),
+        evaluator: Box::new(move || delegated.as_ref().and_then(|d| d.delegate.describe())),
+        lanes: Box::new(move || pool.as_ref().map(|p| p.stats())),
+    });
+    let limits_of_requests = RequestLimits {
+        context: model.config().context,
+        vocab: model.config().vocab,
+        default_max_tokens: config.engine.default_max_tokens.get() as usize,
+        default_protocol: config.default_protocol(),
+        default_policy: policy,
+        max_time: Duration::from_secs(config.engine.max_request_seconds.get().into()),
+    };
+    Ok(Served {
+        engine: Engine::start(limits, metrics, runners)?,
+        tokenizer,
+        chat,
+        description,
+        limits: limits_of_requests,
+        metrics: metrics.clone(),
+        draining: draining.clone(),
+        abort: abort.clone(),
+        answering: watch::Sender::new(0),
+    })
+}
+
+/// Pages of keys and values that the memory for them holds.
+///
+/// # Errors
+/// [`Error::Config`] with the figures if it does not hold one.
+fn pages(config: &Config, model: &ModelConfig) -> Result<usize, Error> {
+    let (memory, page) = (config.kv_memory()?, Shape::of(model).page_bytes() as u64);
+    let pages = memory / page.max(1);
+    if pages == 0 {
+        return Err(Error::Config(format!(
+            "engine.kv_memory is {memory} bytes, one page of {PAGE} positions is {page}"
+        )));
+    }
+    let positions = pages.saturating_mul(PAGE as u64);
+    tracing::info!(pages, page_bytes = page, positions, "memory for keys and values");
+    Ok(usize::try_from(pages).unwrap_or(usize::MAX))
+}
+
+struct Loaded {
+    model: model::Model,
+    tokenizer: model::Tokenizer,
+    chat: Option<model::ChatTemplate>,
+    ring: Ring,
+    plan: Arc<Plan>,
+}
+
+/// Reads, quantizes and plans the model on a thread of its own.
+async fn load(config: &Config) -> Result<Loaded, Error> {
+    let (source, sha256) = (config.model.source.clone(), config.model.sha256.clone());
+    let weights = weights(config);
+    let work = move || {
+        let began = Instant::now();
+        let progress = Progress::default();
+        let options = LoadOptions {
+            source: &source,
+            expected_sha256: Some(sha256.as_str()).filter(|s| !s.is_empty()),
+            progress: &progress.callback(),
+        };
+        let LoadedModel { model, tokenizer, chat, linears, .. } = model::load_with(&options, weights)?;
+        let ring = planner::choose_ring(&linears)?;
+        let plan = Arc::new(planner::plan(&ring, linears)?);
+        let c = model.config();
+        tracing::info!(
+            name = c.name,
+            architecture = %c.architecture,
+            parameters = c.parameters,
+            context = c.context,
+            weights = weights.name(),
+            "model loaded in {:.1} s",
+            began.elapsed().as_secs_f64()
+        );
+        Ok(Loaded { model, tokenizer, chat, ring, plan })
+    };
+    tokio::task::spawn_blocking(work).await.map_err(|_| Error::Bug("loading the model panicked".into()))?
+}
+
+fn weights(config: &Config) -> Weights {
+    match config.model.weights {
+        WeightsName::W8 => Weights::W8,
+        WeightsName::W16 => Weights::W16,
+    }
+}
+
+/// What delegates to the evaluator.
+struct Delegated {
+    delegate: Arc<Delegate>,
+    direct: Arc<DirectLinear>,
+    pool: Option<Arc<MaskPool>>,
+}
+
+/// Begins to look for the evaluator, without waiting for it, and prepares what the default protocol needs.
+async fn delegated(
+    config: &Config,
+    evaluator: Option<EvaluatorConfig>,
+    ring: &Ring,
+    plan: Arc<Plan>,
+    metrics: &Metrics,
+) -> Result<Option<Delegated>, Error> {
+    let Some(evaluator) = evaluator else { return Ok(None) };
+    let (protocol, settings) = (config.engine.protocol, config.pool()?);
+    let masked = protocol.uses_masks();
+    let threads = config.compute_threads();
+    tracing::info!(endpoint = evaluator.endpoint, "waiting for the evaluator; local is served meanwhile");
+    let delegate = Delegate::open(&evaluator, (ring, plan), Handle::current(), threads, masked, metrics)?;
+    let refresh = Duration::from_secs(config.evaluator.refresh_seconds.get().into());
+    let work = move || {
+        let direct = Arc::new(DirectLinear::new(delegate.clone())?);
+        if protocol == Protocol::Direct {
+            direct.prepare()?;
+        }
+        let pool = masked.then(|| MaskPool::start(delegate.clone(), &settings, settings.threads)).transpose()?;
+        Ok(Delegated { delegate, direct, pool })
+    };
+    let delegated: Result<Delegated, Error> =
+        tokio::task::spawn_blocking(work).await.map_err(|_| Error::Bug("preparing masks panicked".into()))?;
+    let delegated = delegated?;
+    tokio::spawn(refresh_challenges(delegated.direct.clone(), delegated.pool.clone(), refresh));
+    Ok(Some(delegated))
+}
+
+/// Draws new challenges on a schedule.
+async fn refresh_challenges(direct: Arc<DirectLinear>, pool: Option<Arc<MaskPool>>, every: Duration) {
+    loop {
+        tokio::time::sleep(every).await;
+        let (direct, pool) = (direct.clone(), pool.clone());
+        let work = move || direct.refresh().and_then(|()| pool.map_or(Ok(()), |p| p.refresh()));
+        match tokio::task::spawn_blocking(work).await {
+            Ok(Ok(())) => tracing::info!("challenges drawn anew"),
+            Ok(Err(error)) => tracing::error!(%error, "challenges were not drawn anew"),
+            Err(_) => tracing::error!("bug: drawing challenges panicked"),
+        }
+    }
+}
