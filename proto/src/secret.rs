@@ -4,22 +4,14 @@
 //! `Debug` as usual.
 
 use crate::v1::{
-    Chat, ChatMessage, Finished, GenerateRequest, Token, TokenIds, TokenLogprob, TokenizeRequest, generate_request::Input,
-    tokenize_request,
+    Chat, ChatMessage, Finished, GenerateRequest, Token, TokenIds, TokenLogprob, TokenizeRequest,
+    generate_request::Input, tokenize_request,
 };
 use std::fmt;
 
 /// The messages, by their names in package `bifrost.v1`, whose `Debug`, and that of their oneofs, is not generated but written here.
-pub const SECRET: [&str; 8] = [
-    "GenerateRequest",
-    "Chat",
-    "ChatMessage",
-    "TokenIds",
-    "Token",
-    "TokenLogprob",
-    "Finished",
-    "TokenizeRequest",
-];
+pub const SECRET: [&str; 8] =
+    ["GenerateRequest", "Chat", "ChatMessage", "TokenIds", "Token", "TokenLogprob", "Finished", "TokenizeRequest"];
 
 impl fmt::Debug for GenerateRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -45,7 +45,8 @@ fn debug_output_reveals_neither_prompts_nor_tokens() {
     let logprob = TokenLogprob { id: 31_337, text: "swordfish".into(), bytes: "swordfish".into(), logprob: -1.0 };
     let finished = Finished { text: "swordfish".into(), stop: "swordfish".into(), ..Default::default() };
     let asked = TokenizeRequest { input: Some(tokenize_request::Input::Prompt("swordfish".into())) };
-    let token = Token { id: 31_337, text: "swordfish".into(), logprob: Some(logprob.clone()), top: vec![logprob.clone()] };
+    let token =
+        Token { id: 31_337, text: "swordfish".into(), logprob: Some(logprob.clone()), top: vec![logprob.clone()] };
     assert_eq!(format!("{asked:?}"), "TokenizeRequest { input: Some(Prompt(9 bytes)) }");
     let event = GenerateEvent { event: Some(generate_event::Event::Token(token.clone())) };
     for shown in [
