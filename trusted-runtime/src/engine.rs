@@ -9,7 +9,7 @@ pub mod timing;
 
 use crate::{Error, linear::Call, metrics::Metrics};
 use runner::Runner;
-use sampler::Sampling;
+use sampler::{Sampled, Sampling};
 use scheduler::{Scheduled, Scheduler};
 use sequence::{Outcome, Sequence};
 use std::{
@@ -78,7 +78,7 @@ pub enum Finish {
 /// What a sequence tells its client.
 pub enum Event {
     /// One more token.
-    Token(u32),
+    Token(Sampled),
     /// The end, with the number of tokens made.
     Finished {
         /// Why.
@@ -108,6 +108,13 @@ pub struct Ticket {
     /// What the sequence tells; ends after `Finished` or `Failed`.
     pub events: mpsc::UnboundedReceiver<Event>,
     call: Arc<Call>,
+}
+
+impl Ticket {
+    /// Ends the sequence, within one linear layer, with its answer complete; `Finished` follows.
+    pub fn stop(&self) {
+        self.call.stop();
+    }
 }
 
 impl Drop for Ticket {
@@ -257,6 +264,10 @@ impl<R: Runner> Shared<R> {
             Ok(Outcome::Continue) => Some(sequence),
             Ok(Outcome::Finished(finish)) => {
                 sequence.finish(finish, &self.metrics);
+                None
+            }
+            Err(_) if sequence.is_stopped() => {
+                sequence.finish(Finish::Stop, &self.metrics);
                 None
             }
             Err(error) => {

@@ -45,7 +45,7 @@ impl<C> Sequence<C> {
         call: Arc<Call>,
         events: mpsc::UnboundedSender<Event>,
     ) -> Result<Self, Error> {
-        let mut sampler = Sampler::new(request.sampling, vocab)?;
+        let mut sampler = Sampler::new(request.sampling.clone(), vocab)?;
         request.prompt.iter().for_each(|t| sampler.note(*t));
         let (last, watch) = (Zeroizing::new(0), Stopwatch::start());
         Ok(Self { request, prefilled: 0, last, made: 0, cache: None, sampler, call, events, watch })
@@ -54,6 +54,11 @@ impl<C> Sequence<C> {
     /// Whether the client is gone.
     pub fn is_abandoned(&self) -> bool {
         self.call.is_cancelled() || self.events.is_closed()
+    }
+
+    /// Whether its answer was complete before the model ended it.
+    pub fn is_stopped(&self) -> bool {
+        self.call.is_stopped()
     }
 
     /// Runs one step: a chunk of the prompt, or one token. `logits` is scratch.
@@ -86,13 +91,14 @@ impl<C> Sequence<C> {
         } else {
             runner.forward(&self.call, std::slice::from_ref(&*self.last), cache, logits)?;
         }
-        *self.last = self.sampler.sample(logits)?;
+        let sampled = self.sampler.sample(logits)?;
+        *self.last = sampled.id;
         self.sampler.note(*self.last);
         self.made += 1;
         let seconds = self.watch.token(&self.call, began, before);
         metrics.token(self.made == 1, seconds);
         // A closed channel shows at the next step.
-        let _ = self.events.send(Event::Token(*self.last));
+        let _ = self.events.send(Event::Token(sampled));
         Ok(if runner.is_end(*self.last) && !self.request.ignore_eos {
             Outcome::Finished(Finish::Stop)
         } else if self.made == self.request.max_tokens {
