@@ -176,6 +176,7 @@ impl From<SamplingArgs> for v1::Sampling {
             min_p: args.min_p,
             repetition_penalty: args.repetition_penalty,
             seed: args.seed,
+            ..Self::default()
         }
     }
 }

@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(
             keys(&value),
             "breakdown bytes_per_token decode_ms_per_token evaluator finish_reason identical_to_local lanes \
-             local_ms_per_token offline offline_ms_per_token params prompt_tokens protocol round_trips_per_token text \
+             local_ms_per_token offline offline_ms_per_token params policy prompt_tokens protocol round_trips_per_token text \
              token_ids tokens ttft_ms verify_ms_per_token weights"
         );
         assert_eq!(keys(&value["breakdown"]), "enclave_crypto_ms enclave_other_ms evaluator_ms wire_ms");

@@ -1,5 +1,8 @@
 //! The committed generated code is what the `.proto` files say. Run with `BIFROST_REGENERATE=1` to rewrite it.
-use proto::v1::{Chat, ChatMessage, GenerateEvent, GenerateRequest, Token, TokenIds, generate_event, generate_request};
+use proto::v1::{
+    Chat, ChatMessage, Finished, GenerateEvent, GenerateRequest, Token, TokenIds, TokenLogprob, TokenizeRequest,
+    generate_event, generate_request, tokenize_request,
+};
 use std::{fs, path::Path};
 
 const FILES: [&str; 3] = ["v1/common.proto", "v1/evaluator.proto", "v1/inference.proto"];
@@ -39,9 +42,20 @@ fn debug_output_reveals_neither_prompts_nor_tokens() {
         assert!(shown.contains(says) && shown.contains("77"), "{shown}");
         assert!(!shown.contains("swordfish") && !shown.contains("31337"), "{shown}");
     }
-    let token = Token { id: 31_337, text: "swordfish".into() };
+    let logprob = TokenLogprob { id: 31_337, text: "swordfish".into(), bytes: "swordfish".into(), logprob: -1.0 };
+    let finished = Finished { text: "swordfish".into(), stop: "swordfish".into(), ..Default::default() };
+    let asked = TokenizeRequest { input: Some(tokenize_request::Input::Prompt("swordfish".into())) };
+    let token =
+        Token { id: 31_337, text: "swordfish".into(), logprob: Some(logprob.clone()), top: vec![logprob.clone()] };
+    assert_eq!(format!("{asked:?}"), "TokenizeRequest { input: Some(Prompt(9 bytes)) }");
     let event = GenerateEvent { event: Some(generate_event::Event::Token(token.clone())) };
-    for shown in [format!("{event:?}"), format!("{token:?}"), format!("{:?}", message("swordfish"))] {
+    for shown in [
+        format!("{event:?}"),
+        format!("{token:?}"),
+        format!("{logprob:?}"),
+        format!("{finished:?}"),
+        format!("{:?}", message("swordfish")),
+    ] {
         assert!(shown.contains("..") && !shown.contains("swordfish") && !shown.contains("31337"), "{shown}");
     }
 }

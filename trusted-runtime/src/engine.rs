@@ -16,7 +16,7 @@ pub use policy::Policy;
 use crate::model::kv::Salt;
 use crate::{Error, linear::Call, metrics::Metrics};
 use runner::{Runner, Site, pages_of};
-use sampler::Sampling;
+use sampler::{Sampled, Sampling};
 use scheduler::{Bounds, Scheduler, Tenant, Turn};
 use sequence::Sequence;
 use std::{
@@ -90,7 +90,7 @@ pub enum Finish {
 /// What a sequence tells its client.
 pub enum Event {
     /// One more token.
-    Token(u32),
+    Token(Sampled),
     /// The end, with the number of tokens made.
     Finished {
         /// Why.
@@ -122,6 +122,13 @@ pub struct Ticket {
     /// What the sequence tells; ends after `Finished` or `Failed`.
     pub events: mpsc::UnboundedReceiver<Event>,
     call: Arc<Call>,
+}
+
+impl Ticket {
+    /// Ends the sequence, within one linear layer, with its answer complete; `Finished` follows.
+    pub fn stop(&self) {
+        self.call.stop();
+    }
 }
 
 impl Drop for Ticket {

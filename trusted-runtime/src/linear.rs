@@ -100,6 +100,7 @@ fn helpers(threads: usize, name: &'static str) -> Result<Option<rayon::ThreadPoo
 pub struct Call {
     cancelled: AtomicBool,
     members: Vec<Arc<Call>>,
+    stopped: AtomicBool,
     /// Costs so far.
     pub meter: Meter,
 }
@@ -133,6 +134,17 @@ impl Call {
     /// Asks everything that works for this call to stop.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    /// Cancels because the answer is complete.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.cancel();
+    }
+
+    /// Whether [`Call::stop`] was called.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
     }
 
     /// Whether the call was cancelled.

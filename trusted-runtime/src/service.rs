@@ -3,10 +3,14 @@
 pub mod describe;
 mod request;
 mod status;
+mod stop;
 
 use crate::{
     Error,
-    engine::{Engine, Event, Finish, Policy, Protocol, Ticket, runner::ModelRunner, scheduler::Tenant, timing::Timing},
+    engine::{
+        Engine, Event, Finish, Policy, Protocol, Ticket, runner::ModelRunner, sampler::Logprobs, scheduler::Tenant,
+        timing::Timing,
+    },
     linear::Cost,
     metrics::{Ended, Metrics},
     model::{ChatTemplate, Tokenizer},
@@ -17,6 +21,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use stop::{StopMatcher, Stopped};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -81,15 +86,29 @@ impl Inference for Service {
         let deadline = Instant::now() + time;
         let tenant = request::tenant(&request);
         let admitted = self.admit(request.into_inner(), tenant).await;
-        let (ticket, started) = admitted.map_err(|e| {
+        let (ticket, started, stops) = admitted.map_err(|e| {
             served.metrics.ended(Ended::Refused, Cost::default());
             tracing::info!(kind = ?status(&e).code(), "request refused");
             status(&e)
         })?;
         let (out, stream) = mpsc::channel(EVENTS_IN_FLIGHT);
         let teller = Teller::new(served.clone(), out, deadline);
-        tokio::spawn(teller.tell(ticket, started));
+        tokio::spawn(teller.tell(ticket, started, stops));
         Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    #[tracing::instrument(name = "tokenize", skip_all)]
+    async fn tokenize(&self, request: Request<v1::TokenizeRequest>) -> Result<Response<v1::TokenizeResponse>, Status> {
+        let served = self.0.clone();
+        if served.draining.is_cancelled() {
+            return Err(Status::unavailable("the runtime is draining and takes no further requests"));
+        }
+        let context_length = u32::try_from(served.limits.context).unwrap_or(u32::MAX);
+        let tokens = tokio::task::spawn_blocking(move || request::tokens(request.into_inner(), &served));
+        let tokens = tokens.await.map_err(|_| Status::internal("tokenizing panicked"))?.map_err(|e| status(&e))?;
+        let count = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
+        let token_ids = Some(v1::TokenIds { ids: tokens.to_vec() });
+        Ok(Response::new(v1::TokenizeResponse { token_ids, count, context_length }))
     }
 
     async fn describe(&self, _: Request<v1::DescribeRequest>) -> Result<Response<v1::DescribeResponse>, Status> {
@@ -99,16 +118,20 @@ impl Inference for Service {
 
 impl Service {
     /// Checks the request, off the network threads, and queues it.
-    async fn admit(&self, request: v1::GenerateRequest, tenant: Tenant) -> Result<(Ticket, v1::Started), Error> {
+    async fn admit(
+        &self,
+        request: v1::GenerateRequest,
+        tenant: Tenant,
+    ) -> Result<(Ticket, v1::Started, StopMatcher), Error> {
         let served = self.0.clone();
         let policy = request::policy(request.policy, served.limits.default_policy)?;
         let protocol = policy.protocol(request::protocol(request.protocol, served.limits.default_protocol)?);
         served.engine.check_room(protocol, &tenant)?;
         let admit = move || {
-            let request = request::check(request, &served, policy, tenant)?;
+            let (request, stop) = request::check(request, &served, policy, tenant)?;
             let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
             let started = v1::Started { prompt_tokens, protocol: describe::protocol(protocol).into() };
-            Ok((served.engine.submit(protocol, request)?, started))
+            Ok((served.engine.submit(protocol, request)?, started, StopMatcher::new(stop)))
         };
         tokio::task::spawn_blocking(admit).await.map_err(|_| Error::Bug("checking a request panicked".into()))?
     }
@@ -128,9 +151,9 @@ impl Teller {
         Self { served, out, deadline }
     }
 
-    async fn tell(self, ticket: Ticket, started: v1::Started) {
+    async fn tell(self, ticket: Ticket, started: v1::Started, stops: StopMatcher) {
         let end = tokio::select! {
-            end = self.events(ticket, started) => end,
+            end = self.events(ticket, started, stops) => end,
             () = self.out.closed() => return,
             () = tokio::time::sleep_until(self.deadline.into()) => Err(Status::deadline_exceeded("the request's time is over")),
             () = self.served.abort.cancelled() => Err(Status::unavailable("the runtime has shut down")),
@@ -141,25 +164,42 @@ impl Teller {
         }
     }
 
-    async fn events(&self, mut ticket: Ticket, started: v1::Started) -> Result<(), Status> {
+    async fn events(&self, mut ticket: Ticket, started: v1::Started, mut stops: StopMatcher) -> Result<(), Status> {
         use v1::generate_event::Event as Told;
         let mut text = self.served.tokenizer.decoder();
-        let prompt_tokens = started.prompt_tokens;
+        let (prompt_tokens, mut told, mut stopped) = (started.prompt_tokens, 0, None);
         self.send(Told::Started(started)).await;
         while let Some(event) = ticket.events.recv().await {
             match event {
-                Event::Token(id) => {
-                    let text = text.push(id);
-                    self.send(Told::Token(v1::Token { id, text })).await;
+                // Made before the engine heard that the answer is complete.
+                Event::Token(_) if stopped.is_some() => {}
+                Event::Token(token) => {
+                    let (text, end) = stops.push(token.id, &text.push(token.id));
+                    let (logprob, top) = self.logprobs(token.id, token.logprobs.as_ref());
+                    told += 1;
+                    self.send(Told::Token(v1::Token { id: token.id, text, logprob, top })).await;
+                    stopped = end;
+                    if stopped.is_some() {
+                        ticket.stop();
+                    }
                 }
-                Event::Finished { finish, tokens, timing } => {
+                Event::Finished { finish, timing, .. } => {
+                    let (stop, stop_token_id) = match stopped {
+                        Some(Stopped::Text(which)) => (stops.text(which).to_owned(), None),
+                        Some(Stopped::Token(id)) => (String::new(), Some(id)),
+                        None => Default::default(),
+                    };
+                    let finish = if stopped.is_some() { Finish::Stop } else { finish };
                     let finished = v1::Finished {
                         reason: reason(finish).into(),
                         prompt_tokens,
-                        completion_tokens: u32::try_from(tokens).unwrap_or(u32::MAX),
-                        timing: Some(told(&timing)),
+                        completion_tokens: told,
+                        timing: Some(self::told(&timing)),
                         masked_steps: u32::try_from(timing.masked_steps).unwrap_or(u32::MAX),
                         direct_steps: u32::try_from(timing.direct_steps).unwrap_or(u32::MAX),
+                        text: stops.finish(),
+                        stop,
+                        stop_token_id,
                     };
                     self.send(Told::Finished(finished)).await;
                     return Ok(());
@@ -171,6 +211,16 @@ impl Teller {
             }
         }
         Err(Status::internal("the engine dropped the request"))
+    }
+
+    fn logprobs(&self, id: u32, logprobs: Option<&Logprobs>) -> (Option<v1::TokenLogprob>, Vec<v1::TokenLogprob>) {
+        let Some(logprobs) = logprobs else { return Default::default() };
+        let of = |id, logprob| {
+            let bytes = self.served.tokenizer.token_bytes(id);
+            let text = String::from_utf8_lossy(bytes).into_owned();
+            v1::TokenLogprob { id, text, bytes: bytes.to_vec().into(), logprob }
+        };
+        (Some(of(id, logprobs.chosen)), logprobs.top.iter().map(|(id, logprob)| of(*id, *logprob)).collect())
     }
 
     /// A client that is gone shows by `out.closed()`.

@@ -54,8 +54,8 @@ impl Report {
         }
         rows.table.set_header(header);
         if self.delegated {
-            let prompt = if self.policy == Policy::HybridUnified.name() { "delegated" } else { "in the enclave" };
-            rows.row("prompt's linear layers", prompt.to_owned(), "in the enclave");
+            let prompt = if self.policy == Policy::HybridUnified.name() { "evaluator" } else { "enclave" };
+            rows.row("prompt multiplied by", prompt.to_owned(), "enclave");
         }
         for (label, pick) in ROWS {
             let local = local.map(|timing| milliseconds(pick(timing))).unwrap_or_default();

@@ -1104,6 +1104,21 @@ pub struct GenerateRequest {
     /// Goes on after an end-of-generation token.
     #[prost(bool, tag = "7")]
     pub ignore_eos: bool,
+    /// Texts that end the answer: at most 16, of 1 to 1024 bytes. The one that is completed first counts.
+    #[prost(string, repeated, tag = "8")]
+    pub stop: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Tokens that end the answer: at most 64.
+    #[prost(uint32, repeated, tag = "9")]
+    pub stop_token_ids: ::prost::alloc::vec::Vec<u32>,
+    /// Leaves the stop text, or the text of the stop token, in the answer.
+    #[prost(bool, tag = "10")]
+    pub include_stop: bool,
+    /// So many tokens are made before anything may end the answer but max_tokens.
+    #[prost(uint32, tag = "11")]
+    pub min_tokens: u32,
+    /// With max_tokens 0: as many as the context has room for.
+    #[prost(bool, tag = "12")]
+    pub fill_context: bool,
     #[prost(enumeration = "Policy", tag = "20")]
     pub policy: i32,
     /// Requests of one tenant share computed pages of keys and values only where this is equal too.
@@ -1148,7 +1163,7 @@ pub struct TokenIds {
     pub ids: ::prost::alloc::vec::Vec<u32>,
 }
 /// Absent fields take the neutral value; temperature absent or 0 is greedy.
-#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Sampling {
     #[prost(float, optional, tag = "1")]
     pub temperature: ::core::option::Option<f32>,
@@ -1162,6 +1177,19 @@ pub struct Sampling {
     pub repetition_penalty: ::core::option::Option<f32>,
     #[prost(uint64, optional, tag = "6")]
     pub seed: ::core::option::Option<u64>,
+    /// -2 ..= 2: taken from the logit of a token for each time it was generated before.
+    #[prost(float, optional, tag = "7")]
+    pub frequency_penalty: ::core::option::Option<f32>,
+    /// -2 ..= 2: taken once from the logits of tokens that were generated before.
+    #[prost(float, optional, tag = "8")]
+    pub presence_penalty: ::core::option::Option<f32>,
+    /// Token to what is added to its logit, -100 ..= 100.
+    #[prost(map = "uint32, float", tag = "9")]
+    pub logit_bias: ::std::collections::HashMap<u32, f32>,
+    /// 0 ..= 20: reports the log probability of each token, and of so many of the likeliest in its place. They are of
+    /// the model's own distribution, before temperature, penalties and biases.
+    #[prost(uint32, optional, tag = "10")]
+    pub logprobs: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GenerateEvent {
@@ -1187,16 +1215,36 @@ pub struct Started {
     #[prost(enumeration = "Protocol", tag = "2")]
     pub protocol: i32,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct Token {
     #[prost(uint32, tag = "1")]
     pub id: u32,
-    /// Only complete UTF-8; may be empty while a character is incomplete.
+    /// Only complete UTF-8; may be empty while a character is incomplete or a stop text may have begun.
     #[prost(string, tag = "2")]
     pub text: ::prost::alloc::string::String,
+    /// Of this token, if asked for.
+    #[prost(message, optional, tag = "3")]
+    pub logprob: ::core::option::Option<TokenLogprob>,
+    /// Of the likeliest tokens, likeliest first.
+    #[prost(message, repeated, tag = "4")]
+    pub top: ::prost::alloc::vec::Vec<TokenLogprob>,
 }
-#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
+pub struct TokenLogprob {
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    /// The token's bytes as text; what is not UTF-8 is replaced.
+    #[prost(string, tag = "2")]
+    pub text: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub bytes: ::prost::bytes::Bytes,
+    #[prost(float, tag = "4")]
+    pub logprob: f32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct Finished {
     #[prost(enumeration = "FinishReason", tag = "1")]
     pub reason: i32,
@@ -1211,6 +1259,15 @@ pub struct Finished {
     pub masked_steps: u32,
     #[prost(uint32, tag = "6")]
     pub direct_steps: u32,
+    /// Text that was held back as the possible begin of a stop text that did not come.
+    #[prost(string, tag = "7")]
+    pub text: ::prost::alloc::string::String,
+    /// The stop text that ended the answer, if one did.
+    #[prost(string, tag = "8")]
+    pub stop: ::prost::alloc::string::String,
+    /// The one of stop_token_ids that ended the answer, if one did.
+    #[prost(uint32, optional, tag = "9")]
+    pub stop_token_id: ::core::option::Option<u32>,
 }
 /// Medians over the decode steps (all tokens but the first), in milliseconds per token.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
@@ -1239,6 +1296,32 @@ pub struct Timing {
     /// Part of enclave_crypto_ms: the checks of answers.
     #[prost(double, tag = "11")]
     pub verify_ms: f64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
+pub struct TokenizeRequest {
+    #[prost(oneof = "tokenize_request::Input", tags = "1, 2")]
+    pub input: ::core::option::Option<tokenize_request::Input>,
+}
+/// Nested message and enum types in `TokenizeRequest`.
+pub mod tokenize_request {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    #[prost(skip_debug)]
+    pub enum Input {
+        #[prost(string, tag = "1")]
+        Prompt(::prost::alloc::string::String),
+        #[prost(message, tag = "2")]
+        Chat(super::Chat),
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TokenizeResponse {
+    #[prost(message, optional, tag = "1")]
+    pub token_ids: ::core::option::Option<TokenIds>,
+    #[prost(uint32, tag = "2")]
+    pub count: u32,
+    #[prost(uint32, tag = "3")]
+    pub context_length: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DescribeRequest {}
@@ -1582,6 +1665,31 @@ pub mod inference_client {
                 .insert(GrpcMethod::new("bifrost.v1.Inference", "Describe"));
             self.inner.unary(req, path, codec).await
         }
+        /// The tokens that a prompt becomes, without running it.
+        pub async fn tokenize(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TokenizeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::TokenizeResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/bifrost.v1.Inference/Tokenize",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("bifrost.v1.Inference", "Tokenize"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1614,6 +1722,14 @@ pub mod inference_server {
             request: tonic::Request<super::DescribeRequest>,
         ) -> std::result::Result<
             tonic::Response<super::DescribeResponse>,
+            tonic::Status,
+        >;
+        /// The tokens that a prompt becomes, without running it.
+        async fn tokenize(
+            &self,
+            request: tonic::Request<super::TokenizeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::TokenizeResponse>,
             tonic::Status,
         >;
     }
@@ -1769,6 +1885,51 @@ pub mod inference_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DescribeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/bifrost.v1.Inference/Tokenize" => {
+                    #[allow(non_camel_case_types)]
+                    struct TokenizeSvc<T: Inference>(pub Arc<T>);
+                    impl<
+                        T: Inference,
+                    > tonic::server::UnaryService<super::TokenizeRequest>
+                    for TokenizeSvc<T> {
+                        type Response = super::TokenizeResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TokenizeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Inference>::tokenize(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = TokenizeSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -50,7 +50,7 @@ impl<C: Cache> Sequence<C> {
         call: Arc<Call>,
         events: mpsc::UnboundedSender<Event>,
     ) -> Result<Self, Error> {
-        let mut sampler = Sampler::new(request.sampling, runner.vocab())?;
+        let mut sampler = Sampler::new(request.sampling.clone(), runner.vocab())?;
         request.prompt.iter().for_each(|t| sampler.note(*t));
         // All the room at once: a vector that grows leaves copies behind.
         let mut tokens = Zeroizing::new(Vec::with_capacity(request.prompt.len() + request.max_tokens));
@@ -62,6 +62,16 @@ impl<C: Cache> Sequence<C> {
     /// What it does and costs.
     pub fn call(&self) -> &Arc<Call> {
         &self.call
+    }
+
+    /// Whether its answer was complete before the model ended it.
+    pub fn is_stopped(&self) -> bool {
+        self.call.is_stopped()
+    }
+
+    /// Whether it needs no further step.
+    pub fn is_over(&self) -> bool {
+        self.call.is_cancelled() || self.events.is_closed()
     }
 
     /// Where its next tokens are processed.
@@ -88,13 +98,17 @@ impl<C: Cache> Sequence<C> {
     ) -> Result<Outcome, Error> {
         self.done += count;
         let Some(logits) = logits else { return Ok(Outcome::Continue) };
-        let token = self.sampler.sample(logits)?;
+        if self.is_over() {
+            return Err(Error::Cancelled);
+        }
+        let sampled = self.sampler.sample(logits)?;
+        let token = sampled.id;
         self.sampler.note(token);
         self.tokens.push(token);
         let seconds = self.watch.token(&self.call);
         metrics.token(self.made() == 1, seconds);
         // A closed channel shows at the next step.
-        let _ = self.events.send(Event::Token(token));
+        let _ = self.events.send(Event::Token(sampled));
         Ok(if runner.is_end(token) && !self.request.ignore_eos {
             Outcome::Finished(Finish::Stop)
         } else if self.made() == self.request.max_tokens {
@@ -127,7 +141,8 @@ impl<C: Cache> Sequence<C> {
 
 impl<C: Cache> Scheduled for Sequence<C> {
     fn abandoned(&self) -> bool {
-        self.call.is_cancelled() || self.events.is_closed()
+        // Somebody waits for the end of an answer that is complete.
+        self.is_over() && !self.is_stopped()
     }
 
     fn tenant(&self) -> &Tenant {

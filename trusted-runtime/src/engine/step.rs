@@ -1,9 +1,9 @@
 //! One step: a pass for each place where the sequences of the step are computed.
 
 use super::{
-    Shared,
+    Finish, Shared,
     runner::{Runner, Site},
-    scheduler::{Scheduled, Turn},
+    scheduler::Turn,
     sequence::{Outcome, Sequence},
 };
 use crate::{Error, linear::Call};
@@ -18,7 +18,7 @@ type Turns<R> = Vec<Turn<Sequence<<R as Runner>::Cache>>>;
 impl<R: Runner> Shared<R> {
     /// Runs the turns; answers first, because somebody reads them.
     pub(super) fn step(&self, turns: Turns<R>, logits: &mut Vec<f32>) {
-        let (gone, turns): (Turns<R>, Turns<R>) = turns.into_iter().partition(|t| t.sequence.abandoned());
+        let (gone, turns): (Turns<R>, Turns<R>) = turns.into_iter().partition(|t| t.sequence.is_over());
         gone.into_iter().for_each(|t| self.commit(t, Err(Error::Cancelled)));
         if self.runner.is_uniform() {
             return self.passes(Site::Evaluator, turns, logits);
@@ -86,6 +86,7 @@ impl<R: Runner> Shared<R> {
         match outcome {
             Ok(Outcome::Finished(finish)) => sequence.finish(finish, &self.metrics),
             Ok(Outcome::Continue) => {}
+            Err(_) if sequence.is_stopped() => sequence.finish(Finish::Stop, &self.metrics),
             Err(error) => sequence.fail(error, &self.metrics),
         }
     }

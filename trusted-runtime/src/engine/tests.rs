@@ -165,7 +165,7 @@ fn drain(mut ticket: Ticket) -> (Vec<u32>, Result<Finish, Error>) {
     let mut tokens = Vec::new();
     loop {
         match ticket.events.blocking_recv().expect("an end") {
-            Event::Token(t) => tokens.push(t),
+            Event::Token(t) => tokens.push(t.id),
             Event::Finished { finish, tokens: n, .. } => {
                 assert_eq!(n, tokens.len());
                 return (tokens, Ok(finish));
@@ -264,6 +264,23 @@ fn full_queues_refuse_with_figures_and_a_dropped_ticket_makes_room() {
     gate.wait(); // the step of `next`
     let (tokens, end) = drain(next);
     assert!(matches!(end, Ok(Finish::Length)) && tokens == [31]);
+    assert_eq!(f.caches.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_stopped_sequence_finishes_instead_of_being_cancelled() {
+    let f = engine(4, 2, 99, None);
+    let endless = Request { ignore_eos: true, ..request(&[0], 40) };
+    let mut ticket = f.engine.submit(Protocol::Local, endless).expect("room");
+    assert!(matches!(ticket.events.blocking_recv(), Some(Event::Token(t)) if t.id == 1));
+    ticket.stop();
+    let end = loop {
+        match ticket.events.blocking_recv().expect("an end") {
+            Event::Token(_) => {}
+            end => break end,
+        }
+    };
+    assert!(matches!(end, Event::Finished { .. }));
     assert_eq!(f.caches.load(Ordering::SeqCst), 0);
 }
 

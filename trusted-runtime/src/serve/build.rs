@@ -80,7 +80,7 @@ pub(super) async fn build(
         lanes: Box::new(move || pool.as_ref().map(|p| p.stats())),
     });
     let limits_of_requests = RequestLimits {
-        context: model.config().context,
+        context: model.config().context.min(pages.saturating_mul(PAGE)),
         vocab: model.config().vocab,
         default_max_tokens: config.engine.default_max_tokens.get() as usize,
         default_protocol: config.default_protocol(),

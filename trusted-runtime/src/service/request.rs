@@ -1,12 +1,16 @@
 //! From a message to a checked request, or a refusal that names field, found and allowed.
 
-use super::Served;
+use super::{Served, stop::StopRules};
 use crate::{
     Error,
-    engine::{Policy, Protocol, Request, sampler::SamplingLiteral, scheduler::Tenant},
+    engine::{
+        Policy, Protocol, Request,
+        sampler::{Banned, SamplingLiteral},
+        scheduler::Tenant,
+    },
     model::kv::Salt,
 };
-use proto::v1::{self, generate_request::Input};
+use proto::v1::{self, generate_request::Input, tokenize_request};
 use zeroize::Zeroizing;
 
 /// The protocol that a request names.
@@ -67,9 +71,27 @@ pub(super) fn check(
     served: &Served,
     policy: Policy,
     tenant: Tenant,
-) -> Result<Request, Error> {
+) -> Result<(Request, StopRules), Error> {
     let limits = &served.limits;
     let s = message.sampling.unwrap_or_default();
+    let stop = StopRules {
+        texts: message.stop.into_iter().map(Zeroizing::new).collect(),
+        token_ids: message.stop_token_ids,
+        include: message.include_stop,
+        min_tokens: message.min_tokens as usize,
+    };
+    check_stop(&stop, limits.vocab)?;
+    if let Some(id) = s.logit_bias.keys().find(|id| **id as usize >= limits.vocab) {
+        let vocab = limits.vocab;
+        return Err(Error::Client(format!("sampling.logit_bias[{id}] is not below the vocabulary size {vocab}")));
+    }
+    let mut banned = Banned { until: stop.min_tokens, ids: Vec::new() };
+    if banned.until > 0 {
+        banned.ids.clone_from(&stop.token_ids);
+        if !message.ignore_eos {
+            banned.ids.extend(served.tokenizer.eog());
+        }
+    }
     let literal = SamplingLiteral {
         temperature: s.temperature,
         top_k: s.top_k,
@@ -77,6 +99,11 @@ pub(super) fn check(
         min_p: s.min_p,
         repetition_penalty: s.repetition_penalty,
         seed: s.seed,
+        frequency_penalty: s.frequency_penalty,
+        presence_penalty: s.presence_penalty,
+        logit_bias: s.logit_bias.into_iter().collect(),
+        logprobs: s.logprobs,
+        banned,
     };
     let sampling = literal.check()?;
     let prompt = prompt(message.input, served)?;
@@ -89,6 +116,7 @@ pub(super) fn check(
         )));
     }
     let max_tokens = match message.max_tokens {
+        0 if message.fill_context => room,
         0 => limits.default_max_tokens.min(room),
         n if n as usize <= room => n as usize,
         n => {
@@ -98,9 +126,46 @@ pub(super) fn check(
             )));
         }
     };
+    if stop.min_tokens > max_tokens {
+        let found = stop.min_tokens;
+        return Err(Error::Client(format!("min_tokens is {found}, allowed is 0 to max_tokens, {max_tokens}")));
+    }
     let salt = Salt::of(&tenant, &message.cache_salt);
     let (ignore_eos, prefill) = (message.ignore_eos, policy.prefill());
-    Ok(Request { prompt, max_tokens, sampling, ignore_eos, prefill, tenant, salt })
+    Ok((Request { prompt, max_tokens, sampling, ignore_eos, prefill, tenant, salt }, stop))
+}
+
+fn check_stop(stop: &StopRules, vocab: usize) -> Result<(), Error> {
+    let (texts, ids) = (stop.texts.len(), stop.token_ids.len());
+    if texts > MAX_STOP_TEXTS {
+        return Err(Error::Client(format!("stop has {texts} texts, allowed are {MAX_STOP_TEXTS}")));
+    }
+    if let Some(at) = stop.texts.iter().position(|t| t.is_empty() || t.len() > MAX_STOP_BYTES) {
+        let found = stop.texts[at].len();
+        return Err(Error::Client(format!("stop[{at}] is {found} bytes long, allowed are 1 to {MAX_STOP_BYTES}")));
+    }
+    if ids > MAX_STOP_TOKENS {
+        return Err(Error::Client(format!("stop_token_ids has {ids} tokens, allowed are {MAX_STOP_TOKENS}")));
+    }
+    if let Some(at) = stop.token_ids.iter().position(|id| *id as usize >= vocab) {
+        return Err(Error::Client(format!("stop_token_ids[{at}] is not below the vocabulary size {vocab}")));
+    }
+    Ok(())
+}
+
+/// The tokens of a prompt that is not run.
+///
+/// # Errors
+/// [`Error::Client`].
+pub(super) fn tokens(message: v1::TokenizeRequest, served: &Served) -> Result<Zeroizing<Vec<u32>>, Error> {
+    match message.input {
+        None => Err(Error::Client("the request has no prompt or chat".into())),
+        Some(tokenize_request::Input::Prompt(text)) => {
+            let text = Zeroizing::new(text);
+            Ok(Zeroizing::new(served.tokenizer.encode(&text)))
+        }
+        Some(tokenize_request::Input::Chat(chat)) => prompt(Some(Input::Chat(chat)), served),
+    }
 }
 
 fn prompt(input: Option<Input>, served: &Served) -> Result<Zeroizing<Vec<u32>>, Error> {
@@ -143,4 +208,7 @@ fn rendered(chat: v1::Chat, served: &Served) -> Result<Zeroizing<String>, Error>
     template.render(&borrowed).map(Zeroizing::new)
 }
 
+const MAX_STOP_TEXTS: usize = 16;
+const MAX_STOP_BYTES: usize = 1024;
+const MAX_STOP_TOKENS: usize = 64;
 const ROLES: [&str; 3] = ["system", "user", "assistant"];
