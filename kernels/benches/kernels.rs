@@ -7,6 +7,9 @@ use kernels::{
     Digits, Fold, Inputs, Int8Matrix, PinnedTiles, Ring, Tiling, answers_on_the_fly, conformance::Numbers, gemv,
     matmul, params, wire,
 };
+#[path = "support/gemm.rs"]
+mod gemm;
+
 use memmap2::MmapMut;
 use std::{hint::black_box, time::Instant};
 
@@ -40,6 +43,7 @@ fn main() {
         ("product", products),
         ("gemv", gemvs),
         ("masked", masked),
+        ("matrix", gemm::products),
     ] {
         if name.contains(&filter) {
             bench(&ring);

@@ -4,7 +4,7 @@
 
 use crate::{
     Digits, Error, Fold, Functional, Inputs, Int8Matrix, IntFunctional, Isa, Params, ParamsLiteral, PinnedTiles, Ring,
-    Tiling, answers_on_the_fly, gemv, matmul, modulus, ntt::NttTable, params, product, rescale, wire,
+    Tiling, answers_on_the_fly, gemm, gemv, matmul, modulus, ntt::NttTable, params, product, rescale, wire,
 };
 
 /// Everything below.
@@ -14,6 +14,7 @@ pub fn all(isa: Isa) {
     products(isa);
     integer_products(isa);
     word_products(isa);
+    many_vectors(isa);
     lane_products(isa);
     functionals(isa);
     int_functionals(isa);
@@ -289,6 +290,30 @@ pub fn word_products(isa: Isa) {
             }
         }
         assert!(gemv::gemv_words(isa, &w, &xs[1..], vectors, range, &mut ys).is_err());
+    }
+}
+
+/// Products with many vectors at once are those with one after the other, for full and ragged tiles.
+pub fn many_vectors(isa: Isa) {
+    let mut numbers = Numbers(7);
+    for (rows, cols, vectors) in [(1, 1, 1), (5, 17, 7), (67, 64, 8), (9, 577, 17), (6, 2051, 33), (130, 96, 70)] {
+        let w = numbers.matrix(rows, cols);
+        let xs: Vec<u32> = (0..vectors * cols).map(|_| (numbers.word() >> 32) as u32).collect();
+        let narrow: Vec<i32> = xs.iter().map(|x| i32::from(*x as u16 as i16)).collect();
+        for range in [0..rows, rows / 3..rows] {
+            let (mut ys, mut want) = (vec![1; vectors * range.len()], vec![0; vectors * range.len()]);
+            gemv::gemv_words(isa, &w, &xs, vectors, range.clone(), &mut want).expect("fits");
+            let columns = gemm::Columns::words(&xs, cols).expect("whole vectors");
+            columns.multiply(isa, &w, range.clone(), &mut ys).expect("fits");
+            assert!(ys == want, "{}: {rows}x{cols}, {vectors} vectors of words", isa.name());
+            gemv::gemv_words(isa, &w, bytemuck::cast_slice(&narrow), vectors, range.clone(), &mut want).expect("fits");
+            let columns = gemm::Columns::narrow(&narrow, cols).expect("whole vectors");
+            columns.multiply(isa, &w, range.clone(), &mut ys).expect("fits");
+            assert!(ys == want, "{}: {rows}x{cols}, {vectors} narrow vectors", isa.name());
+            assert!(columns.multiply(isa, &w, 0..rows + 1, &mut ys).is_err());
+        }
+        assert!(gemm::Columns::words(&xs[1..], cols).is_err() || cols == 1);
+        assert!(gemm::Columns::narrow(&vec![1 << 15; cols], cols).is_err());
     }
 }
 

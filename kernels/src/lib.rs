@@ -8,6 +8,7 @@ pub mod conformance;
 mod cpu;
 pub mod error;
 pub mod fold;
+pub mod gemm;
 pub mod gemv;
 pub mod isa;
 pub mod matmul;

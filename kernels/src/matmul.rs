@@ -8,6 +8,7 @@
 use crate::{
     Error, Int8Matrix, Ring,
     cpu::{self, DigitPlane, Field, Kernel, Lanes, f64_of},
+    gemm::spread,
     ntt::centred_pair,
     wire,
 };
@@ -253,17 +254,6 @@ impl<const P: usize> Kernel for Matmul<'_, P> {
                 }
             }
         }
-    }
-}
-
-/// The weights of one row as pairs; an odd last one has a zero beside it.
-fn spread(row: &[i8], out: &mut [[i16; 2]]) {
-    let (twos, rest) = row.as_chunks::<2>();
-    for (out, two) in out.iter_mut().zip(twos) {
-        *out = two.map(i16::from);
-    }
-    if let [last] = rest {
-        out[twos.len()] = [i16::from(*last), 0];
     }
 }
 

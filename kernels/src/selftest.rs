@@ -8,7 +8,7 @@ use crate::{
     Digits, Error, Fold, Functional, Inputs, Int8Matrix, IntFunctional, Isa, PinnedTiles, Ring, Tiling,
     answers_on_the_fly,
     conformance::Numbers,
-    fold, gemv,
+    fold, gemm, gemv,
     isa::Kind,
     matmul,
     ones::{self, centred_ones},
@@ -20,7 +20,7 @@ use std::sync::OnceLock;
 type Operation = (&'static str, fn(&Ring) -> Vec<u64>);
 
 /// Every kernel of the crate.
-const OPERATIONS: [Operation; 14] = [
+const OPERATIONS: [Operation; 15] = [
     ("forward transform", |ring| transformed(ring, Ring::forward_residues)),
     ("inverse transform", |ring| transformed(ring, Ring::inverse_residues)),
     ("slot-wise product", slots),
@@ -28,6 +28,7 @@ const OPERATIONS: [Operation; 14] = [
     ("product on the fly", on_the_fly),
     ("product with integers", integers),
     ("product with padded words", padded_words),
+    ("product with many vectors", many_vectors),
     ("product with encrypted words", encrypted_words),
     ("fold of rows", folded),
     ("functional of residues", functional),
@@ -140,6 +141,24 @@ fn padded_words(ring: &Ring) -> Vec<u64> {
     let mut ys = vec![0; 2 * SHAPE.0];
     gemv::gemv_words(ring.isa(), &w, &xs, 2, 0..SHAPE.0, &mut ys).expect("sizes that fit");
     ys.into_iter().map(u64::from).collect()
+}
+
+fn many_vectors(ring: &Ring) -> Vec<u64> {
+    let mut numbers = Numbers(9);
+    let w = numbers.matrix(SHAPE.0, SHAPE.1);
+    let mut out = Vec::new();
+    // One, two and four planes.
+    for vectors in [1, 8, 17] {
+        let xs = low_words(&mut numbers, vectors * SHAPE.1);
+        let narrow: Vec<i32> = xs.iter().map(|x| (x % (1 << 16)).cast_signed() - (1 << 15)).collect();
+        let columns = [gemm::Columns::words(&xs, SHAPE.1), gemm::Columns::narrow(&narrow, SHAPE.1)];
+        for columns in columns.map(|c| c.expect("sizes that fit")) {
+            let mut ys = vec![0; vectors * SHAPE.0];
+            columns.multiply(ring.isa(), &w, 0..SHAPE.0, &mut ys).expect("sizes that fit");
+            out.extend(ys.into_iter().map(u64::from));
+        }
+    }
+    out
 }
 
 fn encrypted_words(ring: &Ring) -> Vec<u64> {
