@@ -5,7 +5,7 @@
 //! another, and then sleeps.
 
 use crate::Error;
-use kernels::{Int8Matrix, Isa, gemv::Halves};
+use kernels::{Int8Matrix, Isa, gemm::Columns, gemv::Halves};
 use std::{
     collections::VecDeque,
     hint::spin_loop,
@@ -25,6 +25,8 @@ const PIECE: usize = 64 << 10;
 const PIECES: usize = 4;
 /// Rows in a piece are a multiple of this, as the kernels like them.
 const ROWS: usize = 4;
+/// From so many vectors on a product with all of them at once is faster.
+const MANY: usize = 8;
 /// How long a helper looks for the next product before it sleeps, and a caller for the last piece before it yields.
 const LOOK: Duration = Duration::from_micros(64);
 
@@ -50,10 +52,16 @@ struct Table {
     stopped: bool,
 }
 
+/// The vectors of a product, made ready once for all pieces.
+enum Inputs {
+    Few(Halves),
+    Many(Columns),
+}
+
 /// `y = W·x mod 2^32` for several vectors, in pieces of rows.
 pub struct Product {
     weights: Arc<Int8Matrix>,
-    halves: Halves,
+    inputs: Inputs,
     vectors: usize,
     /// Rows in a piece.
     rows: usize,
@@ -125,7 +133,9 @@ impl Product {
         let each = rows.div_ceil(pieces).next_multiple_of(ROWS);
         let pieces: Vec<_> = (0..rows.div_ceil(each)).map(|_| OnceLock::new()).collect();
         let (next, left) = (AtomicUsize::new(0), AtomicUsize::new(pieces.len()));
-        Self { weights, halves: Halves::new(xs), vectors, rows: each, next, left, pieces }
+        let many = if vectors >= MANY { Columns::words(xs, weights.cols()).ok() } else { None };
+        let inputs = many.map_or_else(|| Inputs::Few(Halves::new(xs)), Inputs::Many);
+        Self { weights, inputs, vectors, rows: each, next, left, pieces }
     }
 
     /// Appends the product of one of the vectors, a word a row.
@@ -144,7 +154,10 @@ impl Product {
             let rows = at * self.rows..((at + 1) * self.rows).min(self.weights.rows());
             let computed = catch_unwind(AssertUnwindSafe(|| {
                 let mut words = vec![0; self.vectors * rows.len()];
-                self.halves.multiply(isa, &self.weights, rows, &mut words);
+                match &self.inputs {
+                    Inputs::Few(halves) => halves.multiply(isa, &self.weights, rows, &mut words),
+                    Inputs::Many(columns) => columns.multiply(isa, &self.weights, rows, &mut words).expect("sizes fit"),
+                }
                 words
             }));
             match computed {

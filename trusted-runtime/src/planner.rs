@@ -24,6 +24,9 @@ const LEAST_RMS: f64 = 128.0;
 const WANTED_RMS: f64 = 256.0;
 const WANTED_RMS_W16: f64 = 256.0 * WANTED_RMS;
 
+/// Longest vector whose entries are held below 2^15: one entry would have to be a quarter of it to lose precision.
+const NARROW: u64 = 1 << 17;
+
 /// A matrix and how it is computed.
 pub struct PlannedMatrix {
     /// The integers and their scales.
@@ -34,6 +37,9 @@ pub struct PlannedMatrix {
     pub log2_t: u32,
     /// Largest `||x_int||_2^2` for which every `|y_int| < t/2`, by Cauchy-Schwarz over the longest row.
     pub norm_limit_squared: u64,
+    /// Whether every `|x_int|` is held below 2^15, so that products in the enclave need one 16-bit digit: where a vector
+    /// that is not nearly all in one entry stays below that anyway.
+    pub narrow: bool,
     /// What the noise bound is computed from.
     pub norms: WeightNorms,
 }
@@ -125,7 +131,8 @@ fn plan_matrix(ring: &Ring, matrix: QuantizedMatrix) -> Result<PlannedMatrix, Er
         )));
     }
     let Measured { tiling, norms, .. } = measured;
-    Ok(PlannedMatrix { matrix, tiling, log2_t, norm_limit_squared, norms })
+    let narrow = norm_limit_squared <= NARROW * NARROW;
+    Ok(PlannedMatrix { matrix, tiling, log2_t, norm_limit_squared, narrow, norms })
 }
 
 /// What the weights of a matrix say about its noise and its outputs.

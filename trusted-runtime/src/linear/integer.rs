@@ -9,6 +9,8 @@ use zeroize::Zeroize;
 
 /// Largest `|x_int|`: the local kernel splits an entry into two 12-bit halves.
 const MAX_ENTRY: f64 = 8_388_606.0;
+/// Largest `|x_int|` for a matrix that is planned narrow: it fits 16 bits.
+const MAX_NARROW: f64 = 32_766.0;
 /// 1.5·2^52: adding it rounds an f64 below 2^51 to the nearest integer, ties to even, in the low mantissa bits.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 const LANES: usize = 8;
@@ -83,7 +85,8 @@ fn step(m: &PlannedMatrix, x: &[f32]) -> Result<f64, Error> {
     }
     // ||round(x/step)|| <= ||x||/step + sqrt(cols)/2, the triangle inequality with |rounding| <= 1/2.
     let room = (m.norm_limit_squared as f64).sqrt() - (x.len() as f64).sqrt() / 2.0 - 1.0;
-    Ok((norm / room).max(largest / MAX_ENTRY) * (1.0 + f64::EPSILON * 64.0))
+    let most = if m.narrow { MAX_NARROW } else { MAX_ENTRY };
+    Ok((norm / room).max(largest / most) * (1.0 + f64::EPSILON * 64.0))
 }
 
 /// The integer that `v - ROUND` is, for `|v - ROUND| < 2^31`.

@@ -5,20 +5,30 @@ use crate::{
     Error,
     planner::{Plan, PlannedMatrix},
 };
-use kernels::{Ring, gemv::gemv};
+use kernels::{Ring, gemm::Columns, gemv::gemv};
 use std::{ops::Range, sync::Arc};
 use zeroize::Zeroizing;
 
 /// Below this many weights a product is faster on one thread than handed around.
 const PARALLEL_WEIGHTS: usize = 1 << 16;
 
-/// Integer matrix-vector products over a thread pool. Results do not depend on the number of threads: every
+/// From so many vectors on a product with all of them at once is faster.
+const MANY: usize = 5;
+
+/// Integer matrix products over a thread pool. Results do not depend on the number of threads: every
 /// row is one exact integer sum.
 pub struct LocalLinear {
     ring: Ring,
     plan: Arc<Plan>,
     threads: usize,
     pool: Option<rayon::ThreadPool>,
+}
+
+/// Vectors for [`gemv`], [vectors][cols], or made ready for a product with many at once.
+#[derive(Clone, Copy)]
+enum Inputs<'a> {
+    Few(&'a [i32]),
+    Many(&'a Columns),
 }
 
 /// A run of rows and its sums, [plane][vectors][rows.len()].
@@ -42,15 +52,20 @@ impl LocalLinear {
     fn rows(
         &self,
         m: &PlannedMatrix,
-        ints: &[i32],
+        x: Inputs<'_>,
         vectors: usize,
         rows: Range<usize>,
         out: &mut [i32],
     ) -> Result<(), Error> {
+        let (isa, w) = (self.ring.isa(), &m.matrix.int8);
         for (plane, out) in out.chunks_exact_mut(vectors * rows.len()).enumerate() {
             let first = plane * m.matrix.rows;
-            gemv(self.ring.isa(), &m.matrix.int8, ints, vectors, first + rows.start..first + rows.end, out)
-                .map_err(|e| Error::Bug(format!("{}: {e}", m.matrix.id)))?;
+            let rows = first + rows.start..first + rows.end;
+            match x {
+                Inputs::Few(ints) => gemv(isa, w, ints, vectors, rows, out),
+                Inputs::Many(columns) => columns.multiply(isa, w, rows, bytemuck::cast_slice_mut(out)),
+            }
+            .map_err(|e| Error::Bug(format!("{}: {e}", m.matrix.id)))?;
         }
         Ok(())
     }
@@ -78,8 +93,17 @@ impl Linear for LocalLinear {
             parts.push(Part { rows: part, sums: head, result: Ok(()) });
             rest = tail;
         }
+        let many = if vectors < MANY {
+            None
+        } else if m.narrow {
+            Some(Columns::narrow(&x.ints, m.matrix.int8.cols()))
+        } else {
+            Some(Columns::words(bytemuck::cast_slice(&x.ints), m.matrix.int8.cols()))
+        };
+        let many = many.transpose().map_err(|e| Error::Bug(format!("{}: {e}", m.matrix.id)))?;
         let work = |p: &mut Part<'_>| {
-            p.result = self.rows(m, &x.ints, vectors, p.rows.clone(), p.sums);
+            let x = many.as_ref().map_or(Inputs::Few(&x.ints), Inputs::Many);
+            p.result = self.rows(m, x, vectors, p.rows.clone(), p.sums);
         };
         match (pool, parts.split_first_mut()) {
             (Some(pool), Some((first, others))) => pool.in_place_scope(|scope| {
@@ -113,7 +137,7 @@ mod tests {
     #[test]
     fn the_result_is_the_integer_product_for_any_thread_count() {
         for weights in [Weights::W8, Weights::W16] {
-            for (rows, cols, vectors) in [(3, 5, 1), (577, 130, 1), (260, 129, 3), (1030, 70, 32)] {
+            for (rows, cols, vectors) in [(3, 5, 1), (577, 130, 1), (260, 129, 3), (1030, 70, 32), (130, 257, 70)] {
                 let plan = plan_of(weights, &[(rows, cols)]);
                 let m = &plan.matrices[0];
                 let xs: Vec<f32> = (0..vectors).flat_map(|v| vector(cols, v as u64)).collect();
