@@ -68,6 +68,7 @@ pub async fn run(args: &ProxyArgs, progress: &Arc<Progress>, stop: &Stop) -> Res
             gate: Arc::new(Gate::new(&config)),
             behind: Behind::watch(runtime, names, progress.clone()).await,
             metrics: Metrics::new()?,
+            protocol: args.protocol.map(Into::into),
             started: now(),
             config,
         });

@@ -32,6 +32,8 @@ pub(super) struct Shared {
     pub(super) gate: Arc<Gate>,
     pub(super) behind: Behind,
     pub(super) metrics: Metrics,
+    /// The protocol that every request names; none for the runtime's default.
+    pub(super) protocol: Option<v1::Protocol>,
     pub(super) started: u64,
 }
 
@@ -138,8 +140,11 @@ async fn generate(State(shared): Proxy, request: Request, parse: Parse) -> Resul
     let body = body(request.into_body(), shared.config.max_body_bytes).await.inspect_err(counted)?;
     let own = plain(&description.model);
     let names = shared.behind.names(&description, &own);
-    let ask = parse(&body, &names).inspect_err(counted)?;
+    let mut ask = parse(&body, &names).inspect_err(counted)?;
     drop(body);
+    if let Some(protocol) = shared.protocol {
+        ask.generation.set_protocol(protocol);
+    }
     let head = Head {
         shape: ask.shape,
         id: format!("{}{}", ask.shape.prefix(), random()),
