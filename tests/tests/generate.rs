@@ -106,6 +106,7 @@ async fn a_seed_gives_the_same_tokens_on_every_path() -> anyhow::Result<()> {
             min_p: Some(0.01),
             repetition_penalty: Some(1.1),
             seed: Some(seed),
+            ..Default::default()
         };
         let request =
             v1::GenerateRequest { sampling: Some(sampling), ..greedy(&model.prompts[0].prompt_ids, 24, protocol) };

@@ -5,6 +5,7 @@ use e2e::{
     enclave::Enclave,
     fixtures::{chatty, tiny},
     http::{exchange, post, send},
+    meddler::{Meddler, Path},
     stage::{LIMIT, Proxy, Stage},
 };
 use serde_json::{Value, json};
@@ -357,13 +358,19 @@ async fn draining_ends_what_runs_and_takes_nothing_new() -> anyhow::Result<()> {
 async fn what_dies_in_mid_stream_is_an_event_and_comes_back() -> anyhow::Result<()> {
     let stage = Stage::new()?;
     let mut evaluator = stage.evaluator(0, &["--threads", "1"]).await?;
+    let meddler = Meddler::start(&stage, &evaluator).await?;
     let model = tiny("gpt2").path;
-    let enclave = stage.enclave(&model.to_string_lossy(), Some(evaluator.port), &["--retry-for", "1"]).await?;
+    let enclave = stage.enclave(&model.to_string_lossy(), Some(meddler.port), &["--retry-for", "1"]).await?;
     enclave.connected().await?;
-    let proxy = stage.proxy(&enclave, "model = \"tiny\"\nlong_run_seconds = 0\n", &[]).await?;
-    let body = with(&completion(), json!({"max_tokens": 200, "stream": true}));
+    let proxy = stage.proxy(&enclave, "model = \"tiny\"\nlong_run_seconds = 0\nkeep_alive_seconds = 1\n", &[]).await?;
+    let body = with(&completion(), json!({"max_tokens": 200, "stream": true, "n": 4}));
     let mut running = post(proxy.port, "/v1/completions", &body).await?;
     running.part().await?.context("a first token")?;
+    // While nothing comes, comments show that the connection lives.
+    meddler.hold(Path::Direct);
+    while running.part().await?.context("a sign of life")? != b": keep-alive\n\n" {}
+    meddler.behave();
+    while running.part().await?.context("a token")?.starts_with(b":") {}
     evaluator.daemon.kill();
     let last = running.events().await?.pop().context("an event")?;
     assert!(last["error"]["message"].as_str().is_some_and(|m| m.contains("evaluator")), "{last}");

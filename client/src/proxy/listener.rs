@@ -84,3 +84,50 @@ fn config(cert: &Path, key: &Path) -> Result<ServerConfig, Error> {
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::certificates::{Certificates, Role};
+    use rustls::pki_types::ServerName;
+    use rustls::{ClientConfig, RootCertStore};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn http_is_served_through_tls_and_idlers_hold_nobody_up() {
+        let certificates = Certificates::issue().unwrap();
+        let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = plain.local_addr().unwrap();
+        let (cert, key) = (certificates.cert(Role::Runtime), certificates.key(Role::Runtime));
+        let listener = TlsListener::new(plain, &cert, &key).unwrap();
+        let app = axum::Router::new().fallback(|| async { "inside" });
+        tokio::spawn(async { axum::serve(listener, app).await });
+        // One that never shakes hands.
+        let _idle = TcpStream::connect(address).await.unwrap();
+
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(certificates.ca()).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let client = client.with_root_certificates(roots).with_no_client_auth();
+        let stream = TcpStream::connect(address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut stream = tokio_rustls::TlsConnector::from(Arc::new(client)).connect(name, stream).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer).await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("inside"), "{answer}");
+    }
+
+    #[test]
+    fn bad_files_are_named() {
+        let certificates = Certificates::issue().unwrap();
+        let (cert, key) = (certificates.cert(Role::Runtime), certificates.key(Role::Runtime));
+        assert!(config(&cert, &key).is_ok());
+        let missing = Path::new("/nonexistent/a.pem");
+        for (cert, key) in [(missing, &*key), (&*cert, missing)] {
+            assert!(config(cert, key).err().unwrap().to_string().contains("/nonexistent/a.pem"));
+        }
+        assert!(config(&cert, &certificates.key(Role::Client)).is_err());
+    }
+}
