@@ -60,7 +60,7 @@ pub struct LocalArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub evaluator_memory: Option<u64>,
     /// Lanes the runtime keeps ready for masked delegation, one for each vector that goes through the layers; 0 is as
-    /// many as its memory for them allows [default: the runtime's own; in a demo, 512 or what its request may take]
+    /// many as its memory for them allows [default: the runtime's own; in a demo, 512 or what its request may take; in a proxy, 512]
     #[arg(long, value_name = "N")]
     pub lanes: Option<u32>,
     /// Memory of the runtime for lanes, bytes or e.g. 2GiB [default: the runtime's own]
@@ -217,7 +217,7 @@ pub struct ProxyArgs {
     /// End when standard input is closed
     #[arg(long)]
     pub exit_with_parent: bool,
-    /// How linear layers are executed [default: masked, or the running runtime's own]
+    /// How linear layers are executed [default: auto, or the running runtime's own]
     #[arg(long, value_enum)]
     pub protocol: Option<Protocol>,
     /// The daemons.
