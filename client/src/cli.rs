@@ -28,6 +28,8 @@ pub enum Command {
     Demo(DemoArgs),
     /// Generate text with a running runtime, or with daemons started for this one request
     Generate(GenerateArgs),
+    /// Serve the OpenAI API over HTTP on the user's side, in front of a runtime
+    Proxy(ProxyArgs),
     /// Fetch and inspect models
     #[command(subcommand)]
     Model(ModelCommand),
@@ -61,7 +63,8 @@ pub struct LocalArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub evaluator_memory: Option<u64>,
     /// Lanes the runtime keeps ready for masked delegation, one for each token that goes through the evaluator; 0 is as
-    /// many as its memory for them allows [default: the runtime's own; in a demo, 512 or what its request may take]
+    /// many as its memory for them allows [default: the runtime's own; in a demo, 64 or what its request may take; in a
+    /// proxy, 512]
     #[arg(long, value_name = "N")]
     pub lanes: Option<u32>,
     /// Memory of the runtime for lanes, bytes or e.g. 2GiB [default: the runtime's own]
@@ -179,6 +182,51 @@ impl From<SamplingArgs> for v1::Sampling {
             ..Self::default()
         }
     }
+}
+
+/// `bifrost proxy`.
+#[derive(Args)]
+#[command(group = clap::ArgGroup::new("behind").args(["runtime", "model", "synthetic"]))]
+pub struct ProxyArgs {
+    /// A running runtime, https://HOST:PORT; needs --ca, --cert and --key
+    #[arg(long, value_name = "URL")]
+    pub runtime: Option<String>,
+    /// Certificate of the authority that signed the runtime's certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "runtime")]
+    pub ca: Option<PathBuf>,
+    /// This proxy's certificate towards the runtime (PEM)
+    #[arg(long, value_name = "FILE", requires_all = ["runtime", "key"])]
+    pub cert: Option<PathBuf>,
+    /// The key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", requires_all = ["runtime", "cert"])]
+    pub key: Option<PathBuf>,
+    /// A GGUF file, a Hugging Face directory, or a name of the catalogue, served by daemons started here
+    #[arg(long, value_name = "PATH|NAME")]
+    pub model: Option<String>,
+    /// A shape with seeded random weights, served by daemons started here
+    #[arg(long, value_name = "NAME")]
+    pub synthetic: Option<String>,
+    /// Where HTTP is served, ADDRESS:PORT; port 0 takes a free one [default: 127.0.0.1:8000]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
+    /// Settings: API keys, limits, TLS (TOML)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Serve without TLS on an address that other machines reach: prompts and keys cross the network readable
+    #[arg(long)]
+    pub danger_plaintext: bool,
+    /// Write the port that is listened on into this file
+    #[arg(long, value_name = "FILE")]
+    pub port_file: Option<PathBuf>,
+    /// End when standard input is closed
+    #[arg(long)]
+    pub exit_with_parent: bool,
+    /// How linear layers are executed [default: auto, or the running runtime's own]
+    #[arg(long, value_enum)]
+    pub protocol: Option<Protocol>,
+    /// The daemons.
+    #[command(flatten)]
+    pub local: LocalArgs,
 }
 
 /// `bifrost model fetch`.

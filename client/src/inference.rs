@@ -63,23 +63,18 @@ impl Runtime {
     /// [`Error::Runtime`] when nobody answers or the certificates do not match.
     pub async fn connect(address: &Address) -> Result<Self, Error> {
         let url = address.url.clone();
-        if !url.starts_with("https://") {
-            return Err(Error::Usage(format!(
-                "endpoint `{url}`: expected https://HOST:PORT (runtimes speak mutual TLS only)"
-            )));
-        }
-        let identity = Identity::from_pem(read(&address.cert)?, read(&address.key)?);
-        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&address.ca)?)).identity(identity);
-        let channel = Endpoint::from_shared(url.clone())
-            .map_err(|error| Error::Usage(format!("endpoint `{url}`: {error}; expected https://HOST:PORT")))?
-            .tls_config(tls)
-            .map_err(|error| Error::Usage(format!("endpoint `{url}`: TLS files: {}", chain(&error))))?
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true)
-            .connect()
-            .await
-            .map_err(|error| Error::Runtime(format!("no connection to {url}: {}", chain(&error))))?;
+        let connected = endpoint(address)?.connect().await;
+        let channel =
+            connected.map_err(|error| Error::Runtime(format!("no connection to {url}: {}", chain(&error))))?;
         Ok(Self { channel, url })
+    }
+
+    /// A connection that is opened when it is first used, and again after it broke.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] and [`Error::File`] as [`Runtime::connect`].
+    pub fn connect_lazy(address: &Address) -> Result<Self, Error> {
+        Ok(Self { channel: endpoint(address)?.connect_lazy(), url: address.url.clone() })
     }
 
     /// Whether grpc.health.v1 says that the runtime is serving.
@@ -129,6 +124,8 @@ impl Runtime {
                     text.push_str(&token.text);
                 }
                 Some(Event::Finished(finished)) => {
+                    on_text(&finished.text);
+                    text.push_str(&finished.text);
                     let finish_reason = match finished.reason() {
                         v1::FinishReason::Stop => "stop",
                         v1::FinishReason::Length => "length",
@@ -152,13 +149,32 @@ impl Runtime {
         Err(self.broken("an end of the stream before the finish"))
     }
 
-    fn client(&self) -> InferenceClient<Channel> {
+    /// The service without conveniences, for whoever follows the events itself.
+    pub(crate) fn client(&self) -> InferenceClient<Channel> {
         InferenceClient::new(self.channel.clone())
     }
 
     fn broken(&self, what: &str) -> Error {
         Error::Runtime(format!("{} sent {what}", self.url))
     }
+}
+
+/// Where a runtime is and how it is spoken to.
+fn endpoint(address: &Address) -> Result<Endpoint, Error> {
+    let url = address.url.clone();
+    if !url.starts_with("https://") {
+        return Err(Error::Usage(format!(
+            "endpoint `{url}`: expected https://HOST:PORT (runtimes speak mutual TLS only)"
+        )));
+    }
+    let identity = Identity::from_pem(read(&address.cert)?, read(&address.key)?);
+    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&address.ca)?)).identity(identity);
+    Ok(Endpoint::from_shared(url.clone())
+        .map_err(|error| Error::Usage(format!("endpoint `{url}`: {error}; expected https://HOST:PORT")))?
+        .tls_config(tls)
+        .map_err(|error| Error::Usage(format!("endpoint `{url}`: TLS files: {}", chain(&error))))?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true))
 }
 
 /// The request for `prompt`: a user's chat message when the model has a template and `raw` is off.

@@ -1,4 +1,4 @@
-//! What a person runs: `bifrost demo`, `generate`, `model fetch` and `model inspect`.
+//! What a person runs: `bifrost demo`, `generate`, `proxy`, `model fetch` and `model inspect`.
 //!
 //! The library half is what the binary is made of and what the end-to-end tests reuse: certificates made on
 //! the spot ([`certificates`]), daemons started and always ended ([`daemon`], [`deployment`]), the gRPC client
@@ -17,6 +17,7 @@ pub mod inference;
 pub mod lanes;
 pub mod model;
 pub mod progress;
+pub mod proxy;
 pub mod report;
 pub mod stop;
 

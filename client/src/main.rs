@@ -10,7 +10,7 @@ use clap::Parser;
 use client::cli::{Cli, Command, ModelCommand};
 use client::progress::Progress;
 use client::stop::{Stop, signalled};
-use client::{Error, demo, generate, model};
+use client::{Error, demo, generate, model, proxy};
 
 /// Exit status for a bad command line (sysexits `EX_USAGE`).
 const USAGE: u8 = 64;
@@ -30,6 +30,10 @@ fn main() -> ExitCode {
     let (progress, stop) = (Arc::new(Progress::default()), Stop::default());
     // A signal drops the command where it stands; destructors end the daemons and remove the certificates.
     let outcome = runtime.block_on(async {
+        // The proxy drains on a signal, so it listens for them itself.
+        if let Command::Proxy(args) = &cli.command {
+            return proxy::run(args, &progress, &stop).await;
+        }
         tokio::select! {
             outcome = run(&cli.command, &progress, &stop) => outcome,
             Err(error) = signalled() => Err(error),
@@ -45,6 +49,7 @@ async fn run(command: &Command, progress: &Arc<Progress>, stop: &Stop) -> Result
     match command {
         Command::Demo(args) => demo::run(args, progress, stop).await,
         Command::Generate(args) => generate::run(args, progress, stop).await,
+        Command::Proxy(args) => proxy::run(args, progress, stop).await,
         Command::Model(ModelCommand::Fetch(args)) => model::run_fetch(args, progress, stop).await,
         Command::Model(ModelCommand::Inspect(args)) => model::run_inspect(args, progress, stop).await,
     }

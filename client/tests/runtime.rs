@@ -44,6 +44,10 @@ impl Inference for Puppet {
         Ok(Response::new(tokio_stream::iter((self.events)())))
     }
 
+    async fn tokenize(&self, _: Request<v1::TokenizeRequest>) -> Result<Response<v1::TokenizeResponse>, Status> {
+        Ok(Response::new(v1::TokenizeResponse::default()))
+    }
+
     async fn describe(&self, _: Request<v1::DescribeRequest>) -> Result<Response<v1::DescribeResponse>, Status> {
         Ok(Response::new(v1::DescribeResponse {
             model: "puppet".into(),
@@ -136,8 +140,8 @@ fn answered(protocol: v1::Protocol) -> Events {
         v1::Timing { ttft_ms: 12.5, decode_ms_per_token: 3.25, bytes_up_per_token: 4096, ..Default::default() };
     vec![
         event(Event::Started(v1::Started { prompt_tokens: 7, protocol: protocol.into() })),
-        event(Event::Token(v1::Token { id: 11, text: "gr".into() })),
-        event(Event::Token(v1::Token { id: 12, text: "ün".into() })),
+        event(Event::Token(v1::Token { id: 11, text: "gr".into(), ..Default::default() })),
+        event(Event::Token(v1::Token { id: 12, text: "ün".into(), ..Default::default() })),
         event(Event::Finished(v1::Finished {
             reason: v1::FinishReason::Length.into(),
             prompt_tokens: 7,
@@ -145,6 +149,7 @@ fn answered(protocol: v1::Protocol) -> Events {
             timing: Some(timing),
             masked_steps: u32::from(protocol == v1::Protocol::Masked),
             direct_steps: u32::from(protocol == v1::Protocol::Direct),
+            ..Default::default()
         })),
     ]
 }

@@ -57,6 +57,32 @@ pub fn tiny(name: &str) -> Tiny {
     Tiny { name: name.to_owned(), path, prompts: entry.prompts }
 }
 
+/// A copy in `dir` of a tiny model, with a chat template, which none of them has.
+///
+/// # Panics
+/// If it cannot be read or written.
+pub fn chatty(name: &str, dir: &Path) -> PathBuf {
+    const KEY: &str = "tokenizer.chat_template";
+    const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: ";
+    // Tensor data are aligned to 32 bytes: so is what is put in front of them.
+    const HEAD: usize = 8 + KEY.len() + 4 + 8;
+    let mut template = TEMPLATE.to_owned();
+    let padding = (HEAD + template.len() + 4).next_multiple_of(32) - HEAD - template.len() - 4;
+    template.push_str(&format!("{{#{}#}}", " ".repeat(padding)));
+    let bytes = fs::read(tiny(name).path).expect("a tiny model");
+    // GGUF, "File structure": magic, version, tensors (u64), metadata entries (u64), then the entries.
+    let (head, rest) = bytes.split_at(24);
+    let entries = u64::from_le_bytes(head[16..].try_into().expect("eight bytes"));
+    let size = |n: usize| (n as u64).to_le_bytes();
+    let mut entry = [&size(KEY.len())[..], KEY.as_bytes()].concat();
+    // 8: a string.
+    entry.extend([&8u32.to_le_bytes()[..], &size(template.len()), template.as_bytes()].concat());
+    let path = dir.join(format!("chatty-{name}.gguf"));
+    let whole = [&head[..16], &(entries + 1).to_le_bytes(), &entry, rest].concat();
+    fs::write(&path, whole).expect("a file in the test's directory");
+    path
+}
+
 /// A greedy request for exactly `max_tokens` tokens after `prompt`.
 pub fn greedy(prompt: &[u32], max_tokens: u32, protocol: v1::Protocol) -> v1::GenerateRequest {
     v1::GenerateRequest {

@@ -6,5 +6,6 @@
 pub mod binaries;
 pub mod enclave;
 pub mod fixtures;
+pub mod http;
 pub mod meddler;
 pub mod stage;

@@ -37,6 +37,14 @@ pub struct Evaluator {
     pub port: u16,
 }
 
+/// A running `bifrost proxy`.
+pub struct Proxy {
+    /// The process.
+    pub daemon: Daemon,
+    /// Where it listens on loopback.
+    pub port: u16,
+}
+
 impl Stage {
     /// Makes the certificates.
     ///
@@ -85,6 +93,25 @@ impl Stage {
         let address = self.address(port, Role::Client);
         let connection = Runtime::connect(&address).await?;
         Ok(Enclave { daemon, connection, channel: self.channel(port)?, address, log })
+    }
+
+    /// Starts a proxy in front of `enclave`, with the settings in `config`.
+    ///
+    /// # Errors
+    /// If it ends early, with its last words.
+    pub async fn proxy(&self, enclave: &Enclave, config: &str, args: &[&str]) -> anyhow::Result<Proxy> {
+        let number = self.started.load(Ordering::Relaxed);
+        let file = self.dir().join(format!("proxy.{number}.toml"));
+        std::fs::write(&file, config)?;
+        let at = &enclave.address;
+        let mut all: Vec<OsString> = ["proxy", "--listen", "127.0.0.1:0"].map(Into::into).to_vec();
+        all.extend(["--config".into(), file.into(), "--runtime".into(), at.url.clone().into()]);
+        all.extend(["--ca".into(), at.ca.clone().into(), "--cert".into(), at.cert.clone().into()]);
+        all.extend(["--key".into(), at.key.clone().into()]);
+        all.extend(args.iter().map(Into::into));
+        let (mut daemon, _) = self.launch("bifrost", all)?;
+        let port = daemon.port(LIMIT).await?;
+        Ok(Proxy { daemon, port })
     }
 
     /// An address at `port` with the certificate of `role`.

@@ -172,6 +172,26 @@ async fn bad_requests_are_refused_by_name_and_the_runtime_lives_on() {
             sampling(Sampling { repetition_penalty: Some(-1.0), ..Default::default() }),
             "sampling.repetition_penalty is -1",
         ),
+        (sampling(Sampling { frequency_penalty: Some(3.0), ..Default::default() }), "sampling.frequency_penalty is 3"),
+        (sampling(Sampling { presence_penalty: Some(-3.0), ..Default::default() }), "sampling.presence_penalty is -3"),
+        (
+            sampling(Sampling { logprobs: Some(21), ..Default::default() }),
+            "sampling.logprobs is 21, allowed is 0 to 20",
+        ),
+        (
+            sampling(Sampling { logit_bias: [(1, -101.0)].into(), ..Default::default() }),
+            "sampling.logit_bias[1] is -101, allowed is -100 to 100",
+        ),
+        (
+            sampling(Sampling { logit_bias: [(260, 1.0)].into(), ..Default::default() }),
+            "sampling.logit_bias[260] is not below the vocabulary size 260",
+        ),
+        (GenerateRequest { stop: vec!["a".into(); 17], ..prompt("x", 4) }, "stop has 17 texts, allowed are 16"),
+        (GenerateRequest { stop: vec![String::new()], ..prompt("x", 4) }, "stop[0] is 0 bytes long"),
+        (GenerateRequest { stop: vec!["a".repeat(1025)], ..prompt("x", 4) }, "stop[0] is 1025 bytes long"),
+        (GenerateRequest { stop_token_ids: vec![260], ..prompt("x", 4) }, "stop_token_ids[0] is not below"),
+        (GenerateRequest { stop_token_ids: vec![1; 65], ..prompt("x", 4) }, "stop_token_ids has 65 tokens"),
+        (GenerateRequest { min_tokens: 5, ..prompt("x", 4) }, "min_tokens is 5, allowed is 0 to max_tokens, 4"),
     ];
     for (request, says) in cases {
         let status = refusal(&mut client, request).await;
