@@ -391,7 +391,8 @@ async fn counted(proxy: &Proxy) -> anyhow::Result<String> {
 }
 
 async fn until_running(enclave: &Enclave) -> anyhow::Result<()> {
-    until(async || Ok(enclave.metrics().await?.contains("bifrost_runtime_requests_running 1"))).await
+    until(async || Ok(enclave.metrics().await?.contains("bifrost_runtime_num_requests_running{protocol=\"local\"} 1")))
+        .await
 }
 
 /// Asks until it is so.

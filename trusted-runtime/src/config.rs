@@ -68,8 +68,19 @@ pub struct EngineSection {
     pub max_running: NonZeroU32,
     pub prefill_chunk: NonZeroU32,
     pub kv_memory: String,
+    pub kv_backend: KvBackend,
+    pub kv_file: String,
     pub default_max_tokens: NonZeroU32,
     pub max_request_seconds: NonZeroU32,
+}
+
+/// `engine.kv_backend`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "documented in deploy/trusted-runtime.toml")]
+pub enum KvBackend {
+    Plaintext,
+    Sealed,
 }
 
 /// `[limits]`.
@@ -246,6 +257,12 @@ impl Config {
         self.pool()?;
         self.policy()?;
         self.kv_memory()?;
+        if self.engine.kv_backend == KvBackend::Plaintext && !self.engine.kv_file.is_empty() {
+            return fail(format!(
+                "engine.kv_file is {:?}, but engine.kv_backend plaintext keeps everything in enclave memory; it needs sealed",
+                self.engine.kv_file
+            ));
+        }
         self.check_evaluator()?;
         Ok(())
     }

@@ -14,7 +14,11 @@ mod step;
 pub use policy::Policy;
 
 use crate::model::kv::Salt;
-use crate::{Error, linear::Call, metrics::Metrics};
+use crate::{
+    Error,
+    linear::Call,
+    metrics::{self, Load, Metrics},
+};
 use runner::{Runner, Site, pages_of};
 use sampler::{Sampled, Sampling};
 use scheduler::{Bounds, Scheduler, Tenant, Turn};
@@ -97,6 +101,8 @@ pub enum Event {
         finish: Finish,
         /// Tokens made.
         tokens: usize,
+        /// Positions of the prompt that were computed before.
+        cached: usize,
         /// What it cost.
         timing: Timing,
     },
@@ -152,6 +158,7 @@ struct Shared<R: Runner> {
     runner: R,
     limits: Limits,
     metrics: Metrics,
+    track: metrics::Track,
     state: Mutex<State<R::Cache>>,
     wake: Condvar,
 }
@@ -176,7 +183,8 @@ impl<R: Runner> Engine<R> {
                 prefill: limits.prefill_chunk,
             };
             let state = Mutex::new(State { scheduler: Scheduler::new(bounds), closed: false });
-            let shared = Arc::new(Shared { runner, limits, metrics: metrics.clone(), state, wake: Condvar::new() });
+            let (metrics, track) = (metrics.clone(), metrics.track(protocol.to_string()));
+            let shared = Arc::new(Shared { runner, limits, metrics, track, state, wake: Condvar::new() });
             let thread = std::thread::Builder::new()
                 .name(format!("engine-{protocol}"))
                 .spawn({
@@ -279,7 +287,13 @@ impl<R: Runner> Shared<R> {
 
     fn report(&self, state: &State<R::Cache>) {
         let scheduler = &state.scheduler;
-        self.metrics.load(scheduler.waiting(), scheduler.running(), scheduler.preemptions());
+        self.track.load(Load {
+            waiting: scheduler.waiting(),
+            running: scheduler.running(),
+            preemptions: scheduler.preemptions(),
+            pages: self.runner.pages(),
+            reused: self.runner.reused(),
+        });
     }
 
     fn busy(&self, protocol: Protocol) -> Error {

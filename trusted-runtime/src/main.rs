@@ -106,6 +106,15 @@ struct Flags {
     /// engine.policy: hybrid_pd_split, hybrid_unified or cpu_tee
     #[arg(long)]
     policy: Option<String>,
+    /// engine.kv_backend: plaintext or sealed
+    #[arg(long)]
+    kv_backend: Option<String>,
+    /// engine.kv_file
+    #[arg(long)]
+    kv_file: Option<String>,
+    /// engine.kv_memory
+    #[arg(long)]
+    kv_memory: Option<String>,
     /// evaluator.residency: pinned, fallback or auto
     #[arg(long)]
     residency: Option<String>,
@@ -132,6 +141,9 @@ impl Flags {
             ("model.weights", &self.weights),
             ("engine.protocol", &self.protocol),
             ("engine.policy", &self.policy),
+            ("engine.kv_backend", &self.kv_backend),
+            ("engine.kv_file", &self.kv_file),
+            ("engine.kv_memory", &self.kv_memory),
             ("engine.max_queue", &self.max_queue),
             ("engine.max_running", &self.max_running),
             ("tls.cert", &self.tls_cert),

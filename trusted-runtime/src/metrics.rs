@@ -1,5 +1,9 @@
 //! What the runtime counts, and the listener that Prometheus scrapes. No label ever holds a prompt.
 
+mod track;
+
+pub use track::{Answered, Load, Track};
+
 use crate::{
     Error,
     engine::Finish,
@@ -7,7 +11,7 @@ use crate::{
 };
 use axum::{Router, routing::get};
 use metrics::{Counter, Gauge, Histogram, with_local_recorder};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use std::{sync::Arc, time::Duration};
 use tokio::net::TcpListener;
 
@@ -64,16 +68,17 @@ impl From<&Error> for Ended {
 pub struct Metrics(Arc<Instruments>);
 
 struct Instruments {
+    recorder: PrometheusRecorder,
     handle: PrometheusHandle,
+    fixed: Fixed,
+}
+
+/// What does not depend on a protocol.
+struct Fixed {
     requests: Vec<Counter>,
     tokens: Counter,
     ttft: Histogram,
     inter_token: Histogram,
-    waiting: Gauge,
-    running: Gauge,
-    preemptions: Counter,
-    step_sequences: Histogram,
-    step_positions: Histogram,
     connected: Gauge,
     retries: Counter,
     bytes_up: Counter,
@@ -93,11 +98,12 @@ impl Metrics {
         let recorder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &BUCKETS)
             .and_then(|b| b.set_buckets_for_metric(Matcher::Prefix("bifrost_runtime_step_".into()), &COUNTS))
+            .and_then(|b| b.set_buckets_for_metric(Matcher::Suffix("_prompt_tokens".into()), &COUNTS))
+            .and_then(|b| b.set_buckets_for_metric(Matcher::Suffix("_generation_tokens".into()), &COUNTS))
             .map_err(|e| Error::Bug(format!("metrics: {e}")))?
             .build_recorder();
         let handle = recorder.handle();
-        Ok(Self(Arc::new(with_local_recorder(&recorder, || Instruments {
-            handle,
+        let instruments = with_local_recorder(&recorder, || Fixed {
             requests: ENDED
                 .iter()
                 .map(|(_, l)| metrics::counter!("bifrost_runtime_requests_total", "ended" => *l))
@@ -105,11 +111,6 @@ impl Metrics {
             tokens: metrics::counter!("bifrost_runtime_generation_tokens_total"),
             ttft: metrics::histogram!("bifrost_runtime_time_to_first_token_seconds"),
             inter_token: metrics::histogram!("bifrost_runtime_inter_token_latency_seconds"),
-            waiting: metrics::gauge!("bifrost_runtime_requests_waiting"),
-            running: metrics::gauge!("bifrost_runtime_requests_running"),
-            preemptions: metrics::counter!("bifrost_runtime_preemptions_total"),
-            step_sequences: metrics::histogram!("bifrost_runtime_step_sequences"),
-            step_positions: metrics::histogram!("bifrost_runtime_step_positions"),
             connected: metrics::gauge!("bifrost_runtime_evaluator_connected"),
             retries: metrics::counter!("bifrost_runtime_evaluator_retries_total"),
             bytes_up: metrics::counter!("bifrost_runtime_ciphertext_bytes_sent_total"),
@@ -121,64 +122,50 @@ impl Metrics {
             lanes: metrics::gauge!("bifrost_runtime_lanes_ready"),
             starved: metrics::counter!("bifrost_runtime_lanes_starved_total"),
             refill: metrics::histogram!("bifrost_runtime_lanes_refill_seconds"),
-        }))))
+        });
+        Ok(Self(Arc::new(Instruments { handle, recorder, fixed: instruments })))
     }
 
     /// A request ended, having cost `cost`.
     pub fn ended(&self, how: Ended, cost: Cost) {
         let i = ENDED.iter().position(|(e, _)| *e == how).unwrap_or(0);
-        self.0.requests[i].increment(1);
-        self.0.retries.increment(cost.retries);
-        self.0.bytes_up.increment(cost.bytes_up);
-        self.0.bytes_down.increment(cost.bytes_down);
+        self.0.fixed.requests[i].increment(1);
+        self.0.fixed.retries.increment(cost.retries);
+        self.0.fixed.bytes_up.increment(cost.bytes_up);
+        self.0.fixed.bytes_down.increment(cost.bytes_down);
     }
 
     /// A token was made: the first of its sequence `seconds` after arrival, others in `seconds`.
     pub fn token(&self, first: bool, seconds: f64) {
-        self.0.tokens.increment(1);
-        if first { self.0.ttft.record(seconds) } else { self.0.inter_token.record(seconds) }
-    }
-
-    /// How many requests wait and run, and how often one had to start again so far.
-    #[expect(clippy::cast_precision_loss, reason = "a queue length")]
-    pub fn load(&self, waiting: usize, running: usize, preemptions: u64) {
-        self.0.waiting.set(waiting as f64);
-        self.0.running.set(running as f64);
-        self.0.preemptions.absolute(preemptions);
-    }
-
-    /// A pass over the weights served so many sequences with so many positions.
-    #[expect(clippy::cast_precision_loss, reason = "sizes of a batch")]
-    pub fn step(&self, sequences: usize, positions: usize) {
-        self.0.step_sequences.record(sequences as f64);
-        self.0.step_positions.record(positions as f64);
+        self.0.fixed.tokens.increment(1);
+        if first { self.0.fixed.ttft.record(seconds) } else { self.0.fixed.inter_token.record(seconds) }
     }
 
     /// Whether an evaluator is connected and holds the model.
     pub fn connected(&self, yes: bool) {
-        self.0.connected.set(f64::from(u8::from(yes)));
+        self.0.fixed.connected.set(f64::from(u8::from(yes)));
     }
 
     /// An answer failed its check. This is an alarm.
     pub fn forged(&self, check: Check) {
         let i = CHECKS.iter().position(|c| *c == check).unwrap_or(0);
-        self.0.forged[i].increment(1);
+        self.0.fixed.forged[i].increment(1);
     }
 
     /// Lanes ready in every matrix.
     #[expect(clippy::cast_precision_loss, reason = "a count of lanes")]
     pub fn lanes(&self, ready: usize) {
-        self.0.lanes.set(ready as f64);
+        self.0.fixed.lanes.set(ready as f64);
     }
 
     /// A linear call found too few lanes.
     pub fn starved(&self) {
-        self.0.starved.increment(1);
+        self.0.fixed.starved.increment(1);
     }
 
     /// A matrix's lanes were refilled in so many seconds.
     pub fn refilled(&self, seconds: f64) {
-        self.0.refill.record(seconds);
+        self.0.fixed.refill.record(seconds);
     }
 
     /// Everything in Prometheus' text format.
@@ -210,8 +197,8 @@ pub async fn upkeep(metrics: Metrics) {
 const BUCKETS: [f64; 17] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
-/// Upper bounds of batch sizes.
-const COUNTS: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
+/// Upper bounds of batch sizes and of tokens.
+const COUNTS: [f64; 14] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0];
 
 #[cfg(test)]
 mod tests {
@@ -223,12 +210,24 @@ mod tests {
         m.ended(Ended::Length, Cost { bytes_up: 7, ..Default::default() });
         m.token(true, 0.2);
         m.token(false, 0.02);
-        m.load(3, 1, 2);
+        let track = m.track("local".into());
+        track.load(Load { waiting: 3, running: 1, preemptions: 2, pages: (8, 2), reused: (32, 16) });
+        track.step(4, 9);
+        let (prompt, made) = (40, 7);
+        let finish = Finish::Length;
+        track.answered(Answered { finish, prompt, made, whole: 2.0, queued: 0.5, prefill: 1.0 });
         let text = m.render();
         for line in [
             "bifrost_runtime_requests_total{ended=\"length\"} 1",
             "bifrost_runtime_ciphertext_bytes_sent_total 7",
-            "bifrost_runtime_requests_waiting 3",
+            "bifrost_runtime_num_requests_waiting{protocol=\"local\"} 3",
+            "bifrost_runtime_kv_cache_usage_perc{protocol=\"local\"} 0.75",
+            "bifrost_runtime_num_preemptions_total{protocol=\"local\"} 2",
+            "bifrost_runtime_prefix_cache_hits_total{protocol=\"local\"} 16",
+            "bifrost_runtime_request_success_total{protocol=\"local\",finished_reason=\"length\"} 1",
+            "bifrost_runtime_request_prompt_tokens_bucket{protocol=\"local\",le=\"64\"} 1",
+            "bifrost_runtime_request_decode_time_seconds_bucket{protocol=\"local\",le=\"0.5\"} 1",
+            "bifrost_runtime_step_sequences_bucket{protocol=\"local\",le=\"4\"} 1",
             "bifrost_runtime_generation_tokens_total 2",
             "bifrost_runtime_time_to_first_token_seconds_bucket{le=\"0.25\"} 1",
             "bifrost_runtime_inter_token_latency_seconds_count 1",

@@ -183,7 +183,7 @@ impl Teller {
                         ticket.stop();
                     }
                 }
-                Event::Finished { finish, timing, .. } => {
+                Event::Finished { finish, timing, cached, .. } => {
                     let (stop, stop_token_id) = match stopped {
                         Some(Stopped::Text(which)) => (stops.text(which).to_owned(), None),
                         Some(Stopped::Token(id)) => (String::new(), Some(id)),
@@ -200,6 +200,7 @@ impl Teller {
                         text: stops.finish(),
                         stop,
                         stop_token_id,
+                        cached_tokens: u32::try_from(cached).unwrap_or(u32::MAX),
                     };
                     self.send(Told::Finished(finished)).await;
                     return Ok(());

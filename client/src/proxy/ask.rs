@@ -106,6 +106,7 @@ pub(super) fn shared(fields: &mut Fields, shape: Shape) -> Result<Ask, Refusal> 
         stop: stop(fields)?,
         stop_token_ids: stop_token_ids(fields)?,
         include_stop: fields.flag("include_stop_str_in_output")?.unwrap_or(false),
+        cache_salt: fields.text("cache_salt")?.unwrap_or_default(),
         min_tokens: fields.integer("min_tokens", 0..=u32::MAX)?.unwrap_or(0),
         ..Default::default()
     };

@@ -11,6 +11,7 @@ use proto::v1;
 use proto::v1::generate_event::Event;
 use proto::v1::inference_client::InferenceClient;
 use serde_json::{Value, json};
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
@@ -24,6 +25,8 @@ pub(super) struct Usage {
     /// Of each prompt, by its number.
     prompts: BTreeMap<usize, u32>,
     completion: u64,
+    /// Of each prompt, how many were computed before.
+    cached: BTreeMap<usize, u32>,
 }
 
 impl Usage {
@@ -31,11 +34,11 @@ impl Usage {
         self.prompts.values().map(|n| u64::from(*n)).sum()
     }
 
-    /// OpenAI's object. No prefix is cached here.
+    /// OpenAI's object.
     pub(super) fn json(&self) -> Value {
         json!({
             "prompt_tokens": self.prompt(), "completion_tokens": self.completion,
-            "total_tokens": self.prompt() + self.completion, "prompt_tokens_details": {"cached_tokens": 0},
+            "total_tokens": self.prompt() + self.completion, "prompt_tokens_details": {"cached_tokens": self.cached.values().map(|n| u64::from(*n)).sum::<u64>()},
         })
     }
 }
@@ -79,11 +82,14 @@ impl Answers {
         admission: Admission,
     ) -> Result<Self, Status> {
         let began = Instant::now();
-        let running = metrics.running();
+        let (running, tenant) = (metrics.running(), admission.tenant().parse::<MetadataValue<Ascii>>());
         let open = |choice| {
             let mut client = client.clone();
             let mut request = Request::new(ask.request(choice));
             request.set_timeout(time);
+            if let Ok(tenant) = &tenant {
+                request.metadata_mut().insert("bifrost-tenant", tenant.clone());
+            }
             async move {
                 let events = client.generate(request).await?.into_inner();
                 let told = events.map(move |event| (choice, Some(event)));
@@ -168,6 +174,7 @@ impl Answers {
             *done = true;
         }
         self.usage.prompts.insert(choice / self.n, finished.prompt_tokens);
+        self.usage.cached.entry(choice / self.n).or_insert(finished.cached_tokens);
         let ended = if finished.reason() == v1::FinishReason::Length { Ended::Length } else { Ended::Stop };
         self.metrics.ended(ended, self.began.elapsed());
     }

@@ -1091,6 +1091,8 @@ pub mod evaluator_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+/// The metadata `bifrost-tenant` tells the tenants of one client certificate apart: they share the queue fairly, and
+/// never pages of keys and values.
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct GenerateRequest {
@@ -1268,6 +1270,9 @@ pub struct Finished {
     /// The one of stop_token_ids that ended the answer, if one did.
     #[prost(uint32, optional, tag = "9")]
     pub stop_token_id: ::core::option::Option<u32>,
+    /// Positions of the prompt whose keys and values were there already.
+    #[prost(uint32, tag = "10")]
+    pub cached_tokens: u32,
 }
 /// Medians over the decode steps (all tokens but the first), in milliseconds per token.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]

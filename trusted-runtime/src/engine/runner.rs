@@ -58,6 +58,9 @@ pub trait Runner: Send + Sync + 'static {
     /// Pages of the pool, and those that can be had now.
     fn pages(&self) -> (usize, usize);
 
+    /// Positions looked for among the pages of others, and found, so far.
+    fn reused(&self) -> (u64, u64);
+
     /// Whether both sites are the same, so that one pass serves all.
     fn is_uniform(&self) -> bool;
 
@@ -132,6 +135,10 @@ impl Runner for ModelRunner {
 
     fn pages(&self) -> (usize, usize) {
         (self.pool.capacity(), self.pool.available())
+    }
+
+    fn reused(&self) -> (u64, u64) {
+        self.pool.reused()
     }
 
     fn is_uniform(&self) -> bool {

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     Error,
     linear::Call,
-    metrics::{Ended, Metrics},
+    metrics::{Answered, Ended, Metrics, Track},
 };
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -23,6 +23,8 @@ pub struct Sequence<C> {
     tokens: Zeroizing<Vec<u32>>,
     /// Tokens in the cache.
     done: usize,
+    /// Tokens of the prompt that were found in the cache at first.
+    found: Option<usize>,
     cache: C,
     sampler: Sampler,
     call: Arc<Call>,
@@ -56,7 +58,7 @@ impl<C: Cache> Sequence<C> {
         let mut tokens = Zeroizing::new(Vec::with_capacity(request.prompt.len() + request.max_tokens));
         tokens.extend_from_slice(&request.prompt);
         let cache = runner.new_cache(request.salt);
-        Ok(Self { request, tokens, done: 0, cache, sampler, call, events, watch: Stopwatch::start() })
+        Ok(Self { request, tokens, done: 0, found: None, cache, sampler, call, events, watch: Stopwatch::start() })
     }
 
     /// What it does and costs.
@@ -119,12 +121,15 @@ impl<C: Cache> Sequence<C> {
     }
 
     /// Ends the sequence with its answer complete.
-    pub fn finish(self, finish: Finish, metrics: &Metrics) {
+    pub fn finish(self, finish: Finish, metrics: &Metrics, track: &Track) {
         let tokens = self.made();
+        let cached = self.found.unwrap_or(0);
+        let (whole, queued, prefill) = self.watch.spans();
+        track.answered(Answered { finish, prompt: self.request.prompt.len(), made: tokens, whole, queued, prefill });
         drop(self.cache);
         metrics.ended(finish.into(), self.call.meter.snapshot());
         let timing = self.watch.timing(&self.call);
-        let _ = self.events.send(Event::Finished { finish, tokens, timing });
+        let _ = self.events.send(Event::Finished { finish, tokens, cached, timing });
     }
 
     /// Ends the sequence without an answer.
@@ -150,7 +155,9 @@ impl<C: Cache> Scheduled for Sequence<C> {
     }
 
     fn seat(&mut self) {
+        self.watch.seat();
         self.done = self.cache.reuse(&self.tokens);
+        self.found.get_or_insert(self.done);
     }
 
     fn remaining(&self) -> usize {

@@ -63,7 +63,7 @@ impl<R: Runner> Shared<R> {
         };
         let panicked = |_| Err(Error::Bug("a step panicked".into()));
         let wanted = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(panicked)?;
-        self.metrics.step(turns.len(), turns.iter().map(|t| t.tokens).sum());
+        self.track.step(turns.len(), turns.iter().map(|t| t.tokens).sum());
         call.settle(&turns.iter().map(|t| t.tokens).collect::<Vec<_>>());
         let mut rows = logits.chunks_exact_mut(self.runner.vocab());
         let outcomes = turns.iter_mut().zip(wanted).map(|(turn, wanted)| {
@@ -84,9 +84,9 @@ impl<R: Runner> Shared<R> {
         drop(state);
         let Some(sequence) = ended else { return };
         match outcome {
-            Ok(Outcome::Finished(finish)) => sequence.finish(finish, &self.metrics),
+            Ok(Outcome::Finished(finish)) => sequence.finish(finish, &self.metrics, &self.track),
             Ok(Outcome::Continue) => {}
-            Err(_) if sequence.is_stopped() => sequence.finish(Finish::Stop, &self.metrics),
+            Err(_) if sequence.is_stopped() => sequence.finish(Finish::Stop, &self.metrics, &self.track),
             Err(error) => sequence.fail(error, &self.metrics),
         }
     }

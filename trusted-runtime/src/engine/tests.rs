@@ -78,6 +78,10 @@ impl Runner for Successor {
         (self.pages, self.pages - self.used.load(Ordering::SeqCst))
     }
 
+    fn reused(&self) -> (u64, u64) {
+        (0, 0)
+    }
+
     fn is_uniform(&self) -> bool {
         false
     }

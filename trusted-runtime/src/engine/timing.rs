@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 /// Measures one sequence from its arrival.
 pub struct Stopwatch {
+    arrived: Instant,
+    /// When it got its first seat.
+    seated: Option<Instant>,
     first_token: Option<Duration>,
     /// When the request arrived or the last token was made, and what the call had cost by then.
     last: (Instant, Cost),
@@ -52,7 +55,20 @@ pub struct Timing {
 impl Stopwatch {
     /// Starts at the arrival of the request.
     pub fn start() -> Self {
-        Self { first_token: None, last: (Instant::now(), Cost::default()), decode: Vec::new() }
+        let now = Instant::now();
+        Self { arrived: now, seated: None, first_token: None, last: (now, Cost::default()), decode: Vec::new() }
+    }
+
+    /// Notes that it has a seat; the first time counts.
+    pub fn seat(&mut self) {
+        self.seated.get_or_insert_with(Instant::now);
+    }
+
+    /// Seconds since arrival, those before its first seat, and those from there to the first token.
+    pub fn spans(&self) -> (f64, f64, f64) {
+        let queued = self.seated.map_or(Duration::ZERO, |s| s - self.arrived);
+        let prefill = self.first_token.map_or(Duration::ZERO, |t| t.saturating_sub(queued));
+        (self.arrived.elapsed().as_secs_f64(), queued.as_secs_f64(), prefill.as_secs_f64())
     }
 
     /// Notes that a token was made. Returns the seconds that it took, since arrival or since the last one.

@@ -7,10 +7,14 @@
 mod page;
 mod pool;
 mod prefix;
+mod sealed;
+mod store;
 
 pub use page::{Backend, FullPage, PageData, Plaintext};
 pub use pool::{KvPool, Shortage};
 pub use prefix::Salt;
+pub use sealed::Sealed;
+pub use store::Store;
 
 use super::config::ModelConfig;
 use crate::Error;

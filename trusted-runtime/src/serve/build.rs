@@ -2,7 +2,7 @@
 
 use crate::{
     Error,
-    config::{Config, WeightsName},
+    config::{Config, KvBackend, WeightsName},
     engine::{Engine, Limits, Protocol, runner::ModelRunner},
     linear::{
         Linear, delegate::Delegate, direct::DirectLinear, link::EvaluatorConfig, local::LocalLinear,
@@ -11,7 +11,7 @@ use crate::{
     metrics::Metrics,
     model::{
         self, LoadOptions, LoadedModel, ModelConfig, Weights,
-        kv::{KvPool, PAGE, Plaintext, Shape},
+        kv::{Backend, KvPool, PAGE, Plaintext, Sealed, Shape, Store},
     },
     planner::{self, Plan},
     pool::MaskPool,
@@ -23,6 +23,7 @@ use crate::{
 };
 use kernels::Ring;
 use std::{
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -43,8 +44,13 @@ pub(super) async fn build(
     let (model, tokenizer) = (Arc::new(model), Arc::new(tokenizer));
     let (policy, pages) = (config.policy()?, pages(config, model.config())?);
     let local: Arc<dyn Linear> = Arc::new(LocalLinear::new(ring.clone(), plan.clone(), threads)?);
+    let sealed = sealed(config)?;
     let runner = |evaluator: Option<Arc<dyn Linear>>| {
-        let pool = KvPool::new(Shape::of(model.config()), pages, Box::new(Plaintext));
+        let backend: Box<dyn Backend> = match &sealed {
+            Some(sealed) => Box::new(sealed.clone()),
+            None => Box::new(Plaintext),
+        };
+        let pool = KvPool::new(Shape::of(model.config()), pages, backend);
         ModelRunner::new((model.clone(), tokenizer.clone()), local.clone(), evaluator, pool)
     };
     let mut runners = vec![(Protocol::Local, runner(None))];
@@ -98,6 +104,21 @@ pub(super) async fn build(
         abort: abort.clone(),
         answering: watch::Sender::new(0),
     })
+}
+
+/// Where full pages go, if not to enclave memory.
+///
+/// # Errors
+/// [`Error::Config`] naming the file, [`Error::Platform`] without entropy.
+fn sealed(config: &Config) -> Result<Option<Sealed>, Error> {
+    let file = &config.engine.kv_file;
+    let store = match config.engine.kv_backend {
+        KvBackend::Plaintext => return Ok(None),
+        KvBackend::Sealed if file.is_empty() => Store::memory(),
+        KvBackend::Sealed => Store::file(Path::new(file))?,
+    };
+    tracing::info!(file, "full pages of keys and values are sealed");
+    Sealed::new(store).map(Some)
 }
 
 /// Pages of keys and values that the memory for them holds.

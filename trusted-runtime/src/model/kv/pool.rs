@@ -132,7 +132,7 @@ impl KvPool {
         self.prefixes().find(chain, tokens)
     }
 
-    fn prefixes(&self) -> MutexGuard<'_, Prefixes> {
+    pub(super) fn prefixes(&self) -> MutexGuard<'_, Prefixes> {
         // Every step leaves the table consistent.
         self.prefixes.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -84,6 +84,82 @@ fn a_common_beginning_is_shared_within_a_salt() {
 }
 
 #[test]
+fn sealed_pages_come_back_and_are_shared_like_others() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    for store in [Store::memory(), Store::file(&dir.path().join("pages")).expect("a file")] {
+        let pool = KvPool::new(SHAPE, 20, Box::new(Sealed::new(store).expect("entropy")));
+        let mut first = pool.cache(Salt::default());
+        fill(&mut first, 0, 40);
+        check(&first, 0, 40);
+        check(&first, 20, 40);
+        let mut second = pool.cache(Salt::default());
+        assert_eq!(second.reuse(&tokens(0, 40)), 32);
+        fill(&mut second, 32, 70);
+        check(&second, 0, 70);
+        drop((first, second));
+        let mut third = pool.cache(Salt::of(&[1; 32], ""));
+        fill(&mut third, 0, 20 * PAGE);
+        check(&third, 0, 20 * PAGE);
+    }
+}
+
+#[test]
+fn sealed_pages_that_are_changed_mixed_up_or_old_are_refused() {
+    let store = Store::memory();
+    let pool = KvPool::new(SHAPE, 20, Box::new(Sealed::new(store.clone()).expect("entropy")));
+    let refused = |cache: &KvCache, layer| {
+        let mut scratch = Zeroizing::default();
+        let error = cache.view(layer, 0, &mut scratch).err().map(|e| e.to_string()).unwrap_or_default();
+        error.contains("was changed, or is an old one")
+    };
+    let mut old = pool.cache(Salt::default());
+    fill(&mut old, 0, 32);
+    let mut before = Vec::new();
+    store.meddle(|slots| before.clone_from(slots));
+    let message = before[0].len() / SHAPE.layers;
+    for byte in [0, message - 17, message - 1, message, 2 * message - 1] {
+        store.meddle(|slots| slots[0][byte] ^= 1);
+        assert!(refused(&old, byte / message), "byte {byte}");
+        store.meddle(|slots| slots.clone_from(&before));
+    }
+    store.meddle(|slots| slots.swap(0, 1));
+    assert!(refused(&old, 0), "another page");
+    store.meddle(|slots| slots.clone_from(&before));
+    store.meddle(|slots| slots[0].rotate_left(message));
+    assert!(refused(&old, 0) && refused(&old, 1), "another layer");
+    store.meddle(|slots| slots.clone_from(&before));
+    check(&old, 0, 32);
+    // The same numbers for the same positions, put away again: the old page is not the new one.
+    drop(old);
+    while pool.available() < 20 || pool.used() > 0 {
+        if !pool.prefixes().evict() {
+            break;
+        }
+    }
+    let mut new = pool.cache(Salt::default());
+    fill(&mut new, 0, 32);
+    check(&new, 0, 32);
+    store.meddle(|slots| slots.clone_from(&before));
+    assert!(refused(&new, 0), "rolled back");
+    store.meddle(Vec::clear);
+    let mut scratch = Zeroizing::default();
+    assert!(new.view(0, 0, &mut scratch).is_err(), "gone");
+}
+
+#[test]
+fn a_full_disk_keeps_the_page_and_says_so() {
+    // Every write to this device fails so.
+    let Ok(store) = Store::file(std::path::Path::new("/dev/full")) else { panic!("/dev/full opens") };
+    let pool = KvPool::new(SHAPE, 20, Box::new(Sealed::new(store).expect("entropy")));
+    let mut cache = pool.cache(Salt::default());
+    fill(&mut cache, 0, 17);
+    check(&cache, 0, 17);
+    let error = cache.reserve(1).expect_err("no room").to_string();
+    assert!(error.contains("engine.kv_file /dev/full") && error.contains("No space left"), "{error}");
+    assert_eq!((cache.len(), pool.used()), (17, 2));
+}
+
+#[test]
 fn pages_end_and_kept_ones_make_room() {
     let pool = KvPool::new(SHAPE, 4, Box::new(Plaintext));
     let mut first = pool.cache(Salt::default());
