@@ -54,9 +54,18 @@ struct Flags {
     /// Drains and leaves when standard input ends, as it does when the process that started this one has gone
     #[arg(long)]
     exit_with_parent: bool,
+    /// How log lines on standard error are written: for people, or one JSON object each
+    #[arg(long, value_enum, default_value = "text")]
+    log_format: LogFormat,
     /// Prints every setting with its default and explanation, and exits
     #[arg(long)]
     print_config: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
 }
 
 /// `EX_USAGE` of sysexits.h.
@@ -106,9 +115,12 @@ fn run(flags: Flags) -> Result<(), Error> {
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log)
         .map_err(|e| Error::Config(format!("log is {:?}: {e}", config.log)))?;
     let colours = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     // A log that nobody reads any more is no reason to die.
-    log.log_internal_errors(false).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
+    match flags.log_format {
+        LogFormat::Text => log.with_ansi(colours).init(),
+        LogFormat::Json => log.json().init(),
+    }
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

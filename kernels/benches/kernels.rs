@@ -9,6 +9,8 @@ use kernels::{
 };
 #[path = "support/gemm.rs"]
 mod gemm;
+#[path = "support/peak.rs"]
+mod peak;
 
 use memmap2::MmapMut;
 use std::{hint::black_box, time::Instant};

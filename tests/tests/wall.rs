@@ -142,7 +142,12 @@ fn untrusted_code_has_no_word_for_secrets() {
 
 #[test]
 fn unsafe_lives_in_named_files() {
-    let named = ["kernels/src/cpu/avx2.rs", "kernels/src/cpu/avx512.rs", "kernels/cuda/src/device.rs"];
+    let named = [
+        "kernels/src/cpu/avx2.rs",
+        "kernels/src/cpu/avx512.rs",
+        "kernels/benches/support/peak.rs",
+        "kernels/cuda/src/device.rs",
+    ];
     let mut found = Vec::new();
     for dir in ["proto", "kernels", "trusted-runtime", "gpu-evaluator", "client", "tests"] {
         for file in sources(&root().join(dir)) {
@@ -284,4 +289,23 @@ fn quoted(text: &str, quote: char) -> usize {
         }
     }
     text.len()
+}
+
+#[test]
+fn the_dashboard_shows_only_figures_that_exist() {
+    let dashboard = fs::read_to_string(root().join("deploy/grafana/bifrost.json")).expect("the dashboard");
+    let mut sources = String::new();
+    for crates in ["trusted-runtime/src", "gpu-evaluator/src", "client/src"] {
+        for file in self::sources(&root().join(crates)) {
+            sources.push_str(&fs::read_to_string(file).expect("source is readable"));
+        }
+    }
+    let names: Names = dashboard
+        .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+        .filter(|word| word.starts_with("bifrost_"))
+        .map(|word| word.trim_end_matches("_bucket").to_owned())
+        .collect();
+    assert!(names.len() > 20, "{names:?}");
+    let missing: Vec<_> = names.iter().filter(|name| !sources.contains(&format!("\"{name}\""))).collect();
+    assert!(missing.is_empty(), "nothing counts {missing:?}");
 }

@@ -5,7 +5,7 @@ mod layers;
 use crate::{
     Error,
     engine::{Policy, Protocol},
-    linear::link::EvaluatorConfig,
+    linear::{link::EvaluatorConfig, padded::Shapes},
     planner::residency::Wish,
     pool::Settings,
 };
@@ -31,6 +31,7 @@ pub struct Config {
     pub drain_seconds: u32,
     pub model: ModelSection,
     pub engine: EngineSection,
+    pub hardening: HardeningSection,
     pub limits: LimitsSection,
     pub tls: TlsSection,
     pub evaluator: EvaluatorSection,
@@ -81,6 +82,16 @@ pub struct EngineSection {
 pub enum KvBackend {
     Plaintext,
     Sealed,
+}
+
+/// `[hardening]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "documented in deploy/trusted-runtime.toml")]
+pub struct HardeningSection {
+    pub batch_shapes: String,
+    pub answer_multiple: NonZeroU32,
+    pub token_interval_ms: u32,
 }
 
 /// `[limits]`.
@@ -188,6 +199,19 @@ impl Config {
         })
     }
 
+    /// Sizes that delegated calls are filled up to.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the setting.
+    pub fn batch_shapes(&self) -> Result<Shapes, Error> {
+        let text = &self.hardening.batch_shapes;
+        let sizes = text.split(',').map(str::trim).filter(|s| !s.is_empty()).map(str::parse);
+        let sizes = sizes
+            .collect::<Result<Vec<usize>, _>>()
+            .map_err(|_| Error::Config(format!("hardening.batch_shapes is {text:?}, expected sizes like \"16,64\"")))?;
+        Shapes::new(sizes)
+    }
+
     /// Bytes for keys and values.
     ///
     /// # Errors
@@ -257,6 +281,7 @@ impl Config {
         self.pool()?;
         self.policy()?;
         self.kv_memory()?;
+        self.batch_shapes()?;
         if self.engine.kv_backend == KvBackend::Plaintext && !self.engine.kv_file.is_empty() {
             return fail(format!(
                 "engine.kv_file is {:?}, but engine.kv_backend plaintext keeps everything in enclave memory; it needs sealed",

@@ -121,6 +121,8 @@ pub struct Limits {
     pub max_running: usize,
     /// Prompt positions in one step.
     pub prefill_chunk: usize,
+    /// Answers go on unseen until their tokens are a multiple of this, at least 1.
+    pub answer_multiple: usize,
 }
 
 /// A client's end of a sequence. Dropping it cancels the sequence within one linear layer.
@@ -214,7 +216,8 @@ impl<R: Runner> Engine<R> {
     pub fn submit(&self, protocol: Protocol, request: Request) -> Result<Ticket, Error> {
         let shared = self.shared(protocol)?;
         let (pages, _) = shared.runner.pages();
-        let needed = pages_of(request.prompt.len() + request.max_tokens);
+        let answer = request.max_tokens.next_multiple_of(shared.limits.answer_multiple.max(1));
+        let needed = pages_of(request.prompt.len() + answer);
         if needed > pages {
             return Err(Error::Client(format!(
                 "prompt and max_tokens need {needed} pages of keys and values, there are {pages} (engine.kv_memory)"
@@ -222,7 +225,7 @@ impl<R: Runner> Engine<R> {
         }
         let call = Arc::new(Call::default());
         let (sender, events) = mpsc::unbounded_channel();
-        let sequence = Sequence::new(request, &shared.runner, call.clone(), sender)?;
+        let sequence = Sequence::new(request, answer, &shared.runner, call.clone(), sender)?;
         let mut state = shared.lock();
         if state.closed || state.scheduler.admit(sequence).is_err() {
             return Err(shared.busy(protocol));

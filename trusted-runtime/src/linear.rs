@@ -8,6 +8,7 @@ pub mod integer;
 pub mod link;
 pub mod local;
 pub mod masked;
+pub mod padded;
 #[cfg(test)]
 pub(crate) mod testing;
 

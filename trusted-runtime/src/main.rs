@@ -15,6 +15,15 @@ struct Cli {
     command: Option<Command>,
     #[command(flatten)]
     serve: Flags,
+    /// How log lines on standard error are written: for people, or one JSON object each.
+    #[arg(long, global = true, value_enum, default_value = "text")]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
 }
 
 #[derive(Subcommand)]
@@ -182,14 +191,16 @@ fn main() -> ExitCode {
         Err(error) => return failed(&error),
     };
     let ansi = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_ansi(ansi)
         .with_writer(std::io::stderr)
         .with_target(false)
         // A log that nobody reads any more is no reason to die.
-        .log_internal_errors(false)
-        .init();
+        .log_internal_errors(false);
+    match cli.log_format {
+        LogFormat::Text => log.with_ansi(ansi).init(),
+        LogFormat::Json => log.json().init(),
+    }
     let outcome = match cli.command {
         Some(Command::Inspect { source, fidelity, json }) => inspect::run(&source, fidelity, json),
         Some(Command::Serve(flags)) => run(&flags),

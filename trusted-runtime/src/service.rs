@@ -64,6 +64,8 @@ pub struct RequestLimits {
     pub default_protocol: Protocol,
     /// Policy of requests that name none.
     pub default_policy: Policy,
+    /// Between two tokens on their way to a client; zero for none.
+    pub token_interval: Duration,
     /// Longest time for a request, waiting included.
     pub max_time: Duration,
 }
@@ -169,6 +171,7 @@ impl Teller {
         let mut text = self.served.tokenizer.decoder();
         let (prompt_tokens, mut told, mut stopped) = (started.prompt_tokens, 0, None);
         self.send(Told::Started(started)).await;
+        let mut pace = Pace::new(self.served.limits.token_interval);
         while let Some(event) = ticket.events.recv().await {
             match event {
                 // Made before the engine heard that the answer is complete.
@@ -177,6 +180,7 @@ impl Teller {
                     let (text, end) = stops.push(token.id, &text.push(token.id));
                     let (logprob, top) = self.logprobs(token.id, token.logprobs.as_ref());
                     told += 1;
+                    pace.next().await;
                     self.send(Told::Token(v1::Token { id: token.id, text, logprob, top })).await;
                     stopped = end;
                     if stopped.is_some() {
@@ -184,6 +188,7 @@ impl Teller {
                     }
                 }
                 Event::Finished { finish, timing, cached, .. } => {
+                    pace.next().await;
                     let (stop, stop_token_id) = match stopped {
                         Some(Stopped::Text(which)) => (stops.text(which).to_owned(), None),
                         Some(Stopped::Token(id)) => (String::new(), Some(id)),
@@ -227,6 +232,23 @@ impl Teller {
     /// A client that is gone shows by `out.closed()`.
     async fn send(&self, event: v1::generate_event::Event) {
         let _ = self.out.send(Ok(v1::GenerateEvent { event: Some(event) })).await;
+    }
+}
+
+/// Lets something happen at a constant rate, from the first time on.
+struct Pace(Option<tokio::time::Interval>);
+
+impl Pace {
+    fn new(interval: Duration) -> Self {
+        Self((!interval.is_zero()).then(|| tokio::time::interval(interval)))
+    }
+
+    /// Waits for the next tick; one that was missed is not made up for.
+    async fn next(&mut self) {
+        if let Some(interval) = &mut self.0 {
+            interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+            interval.tick().await;
+        }
     }
 }
 

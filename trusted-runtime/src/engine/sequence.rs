@@ -25,6 +25,8 @@ pub struct Sequence<C> {
     done: usize,
     /// Tokens of the prompt that were found in the cache at first.
     found: Option<usize>,
+    /// Whether its end was told, and it goes on for its length alone.
+    told: bool,
     cache: C,
     sampler: Sampler,
     call: Arc<Call>,
@@ -42,12 +44,13 @@ pub enum Outcome {
 }
 
 impl<C: Cache> Sequence<C> {
-    /// A sequence that has not begun.
+    /// A sequence that has not begun, for `longest` tokens of answer, unseen ones included.
     ///
     /// # Errors
     /// Those of [`Sampler::new`].
     pub fn new<R: Runner<Cache = C>>(
         request: Request,
+        longest: usize,
         runner: &R,
         call: Arc<Call>,
         events: mpsc::UnboundedSender<Event>,
@@ -55,10 +58,21 @@ impl<C: Cache> Sequence<C> {
         let mut sampler = Sampler::new(request.sampling.clone(), runner.vocab())?;
         request.prompt.iter().for_each(|t| sampler.note(*t));
         // All the room at once: a vector that grows leaves copies behind.
-        let mut tokens = Zeroizing::new(Vec::with_capacity(request.prompt.len() + request.max_tokens));
+        let mut tokens = Zeroizing::new(Vec::with_capacity(request.prompt.len() + longest));
         tokens.extend_from_slice(&request.prompt);
         let cache = runner.new_cache(request.salt);
-        Ok(Self { request, tokens, done: 0, found: None, cache, sampler, call, events, watch: Stopwatch::start() })
+        Ok(Self {
+            request,
+            tokens,
+            done: 0,
+            found: None,
+            told: false,
+            cache,
+            sampler,
+            call,
+            events,
+            watch: Stopwatch::start(),
+        })
     }
 
     /// What it does and costs.
@@ -73,7 +87,7 @@ impl<C: Cache> Sequence<C> {
 
     /// Whether it needs no further step.
     pub fn is_over(&self) -> bool {
-        self.call.is_cancelled() || self.events.is_closed()
+        !self.told && (self.call.is_cancelled() || self.events.is_closed())
     }
 
     /// Where its next tokens are processed.
@@ -100,6 +114,12 @@ impl<C: Cache> Sequence<C> {
     ) -> Result<Outcome, Error> {
         self.done += count;
         let Some(logits) = logits else { return Ok(Outcome::Continue) };
+        if self.told {
+            // Any token will do: nobody sees what follows from it.
+            let any = self.tokens.last().copied().unwrap_or_default();
+            self.tokens.push(any);
+            return Ok(Outcome::Continue);
+        }
         if self.is_over() {
             return Err(Error::Cancelled);
         }
@@ -121,12 +141,29 @@ impl<C: Cache> Sequence<C> {
     }
 
     /// Ends the sequence with its answer complete.
-    pub fn finish(self, finish: Finish, metrics: &Metrics, track: &Track) {
+    pub fn finish(mut self, finish: Finish, metrics: &Metrics, track: &Track) {
+        self.cache.clear();
+        self.tell(finish, metrics, track);
+    }
+
+    /// Tells the client of the end and goes on unseen.
+    pub fn go_on(&mut self, finish: Finish, metrics: &Metrics, track: &Track) {
+        self.tell(finish, metrics, track);
+        self.told = true;
+        // The client's leaving is nothing to it any more.
+        self.call = Arc::default();
+    }
+
+    /// Whether it goes on unseen.
+    pub fn is_unseen(&self) -> bool {
+        self.told
+    }
+
+    fn tell(&self, finish: Finish, metrics: &Metrics, track: &Track) {
         let tokens = self.made();
         let cached = self.found.unwrap_or(0);
         let (whole, queued, prefill) = self.watch.spans();
         track.answered(Answered { finish, prompt: self.request.prompt.len(), made: tokens, whole, queued, prefill });
-        drop(self.cache);
         metrics.ended(finish.into(), self.call.meter.snapshot());
         let timing = self.watch.timing(&self.call);
         let _ = self.events.send(Event::Finished { finish, tokens, cached, timing });
@@ -139,7 +176,8 @@ impl<C: Cache> Sequence<C> {
         let _ = self.events.send(Event::Failed(error));
     }
 
-    fn made(&self) -> usize {
+    /// Tokens made, unseen ones included.
+    pub fn made(&self) -> usize {
         self.tokens.len() - self.request.prompt.len()
     }
 }

@@ -75,14 +75,35 @@ impl<R: Runner> Shared<R> {
         Ok(outcomes.collect())
     }
 
+    /// Lets a sequence whose answer is complete go on unseen until its length is a multiple of the agreed one.
+    fn unseen(&self, sequence: &mut Sequence<R::Cache>, outcome: Result<Outcome, Error>) -> Result<Outcome, Error> {
+        let whole = sequence.made().is_multiple_of(self.limits.answer_multiple.max(1));
+        match outcome {
+            Ok(Outcome::Continue) if sequence.is_unseen() && whole => Ok(Outcome::Finished(Finish::Length)),
+            Ok(Outcome::Finished(finish)) if !whole => {
+                sequence.go_on(finish, &self.metrics, &self.track);
+                Ok(Outcome::Continue)
+            }
+            Err(_) if sequence.is_stopped() && !whole => {
+                sequence.go_on(Finish::Stop, &self.metrics, &self.track);
+                Ok(Outcome::Continue)
+            }
+            outcome => outcome,
+        }
+    }
+
     /// Gives the sequence its next turn later, or ends it. Its cache is freed before its client hears.
-    fn commit(&self, turn: Turn<Sequence<R::Cache>>, outcome: Result<Outcome, Error>) {
+    fn commit(&self, mut turn: Turn<Sequence<R::Cache>>, outcome: Result<Outcome, Error>) {
+        let outcome = self.unseen(&mut turn.sequence, outcome);
         let over = !matches!(outcome, Ok(Outcome::Continue));
         let mut state = self.lock();
         let ended = state.scheduler.commit(turn, over);
         self.report(&state);
         drop(state);
         let Some(sequence) = ended else { return };
+        if sequence.is_unseen() {
+            return;
+        }
         match outcome {
             Ok(Outcome::Finished(finish)) => sequence.finish(finish, &self.metrics, &self.track),
             Ok(Outcome::Continue) => {}

@@ -135,8 +135,15 @@ struct Fixture {
 }
 
 fn engine(max_queue: usize, max_running: usize, pages: usize, gate: Option<Arc<Barrier>>) -> Fixture {
+    engine_of(
+        Limits { max_queue, max_queue_per_tenant: usize::MAX, max_running, prefill_chunk: 4, answer_multiple: 1 },
+        pages,
+        gate,
+    )
+}
+
+fn engine_of(limits: Limits, pages: usize, gate: Option<Arc<Barrier>>) -> Fixture {
     let (caches, passes, hold) = (Arc::new(AtomicUsize::new(0)), Passes::default(), Arc::new(Mutex::new(())));
-    let limits = Limits { max_queue, max_queue_per_tenant: usize::MAX, max_running, prefill_chunk: 4 };
     let runner = Successor {
         caches: caches.clone(),
         gate,
@@ -235,6 +242,25 @@ fn a_lost_evaluator_ends_all_that_share_the_pass() {
 }
 
 #[test]
+fn an_answer_goes_on_unseen_to_an_agreed_length() {
+    let limits = Limits { max_queue: 4, max_queue_per_tenant: 4, max_running: 4, prefill_chunk: 4, answer_multiple: 8 };
+    let f = engine_of(limits, 99, None);
+    let (tokens, end) = drain(f.engine.submit(Protocol::Local, request(&[57], 9)).expect("room"));
+    assert!(matches!(end, Ok(Finish::Stop)) && tokens == [58, 59, 60], "the client sees its own end");
+    let mut stopped = f.engine.submit(Protocol::Local, request(&[0], 9)).expect("room");
+    assert!(matches!(stopped.events.blocking_recv(), Some(Event::Token(_))));
+    stopped.stop();
+    assert!(matches!(drain(stopped), (_, Ok(Finish::Stop))));
+    // The engine's end waits for nobody, so its thread must have come to the end of both by itself.
+    while f.caches.load(Ordering::SeqCst) > 0 {
+        std::thread::yield_now();
+    }
+    let passes = f.passes.lock().expect("passes");
+    let steps: usize = passes.iter().map(|(_, p)| p.len()).sum();
+    assert_eq!(steps % 8, 0, "{passes:?}");
+}
+
+#[test]
 fn a_pool_that_is_too_small_costs_time_but_no_token() {
     let f = engine(8, 4, 12, None);
     let tickets = [0, 10, 20, 30].map(|p| f.engine.submit(Protocol::Local, request(&[p, p + 1], 8)).expect("room"));
@@ -290,7 +316,7 @@ fn a_stopped_sequence_finishes_instead_of_being_cancelled() {
 
 #[test]
 fn a_protocol_that_nothing_serves_is_refused() {
-    let limits = Limits { max_queue: 1, max_queue_per_tenant: 1, max_running: 1, prefill_chunk: 4 };
+    let limits = Limits { max_queue: 1, max_queue_per_tenant: 1, max_running: 1, prefill_chunk: 4, answer_multiple: 1 };
     for (served, asked, says) in [
         (Protocol::Local, Protocol::Direct, "has no evaluator configured"),
         (Protocol::Local, Protocol::Masked, "has no evaluator configured"),

@@ -6,7 +6,7 @@ use crate::{
     engine::{Engine, Limits, Protocol, runner::ModelRunner},
     linear::{
         Linear, delegate::Delegate, direct::DirectLinear, link::EvaluatorConfig, local::LocalLinear,
-        masked::MaskedLinear,
+        masked::MaskedLinear, padded::Padded,
     },
     metrics::Metrics,
     model::{
@@ -44,13 +44,14 @@ pub(super) async fn build(
     let (model, tokenizer) = (Arc::new(model), Arc::new(tokenizer));
     let (policy, pages) = (config.policy()?, pages(config, model.config())?);
     let local: Arc<dyn Linear> = Arc::new(LocalLinear::new(ring.clone(), plan.clone(), threads)?);
-    let sealed = sealed(config)?;
+    let (sealed, shapes) = (sealed(config)?, config.batch_shapes()?);
     let runner = |evaluator: Option<Arc<dyn Linear>>| {
         let backend: Box<dyn Backend> = match &sealed {
             Some(sealed) => Box::new(sealed.clone()),
             None => Box::new(Plaintext),
         };
         let pool = KvPool::new(Shape::of(model.config()), pages, backend);
+        let evaluator = evaluator.map(|linear| Padded::around(linear, &shapes));
         ModelRunner::new((model.clone(), tokenizer.clone()), local.clone(), evaluator, pool)
     };
     let mut runners = vec![(Protocol::Local, runner(None))];
@@ -73,6 +74,7 @@ pub(super) async fn build(
         },
         max_running: config.engine.max_running.get() as usize,
         prefill_chunk: config.engine.prefill_chunk.get() as usize,
+        answer_multiple: config.hardening.answer_multiple.get() as usize,
     };
     let description = Description::new(Parts {
         model: model.config(),
@@ -91,6 +93,7 @@ pub(super) async fn build(
         default_max_tokens: config.engine.default_max_tokens.get() as usize,
         default_protocol: config.default_protocol(),
         default_policy: policy,
+        token_interval: Duration::from_millis(config.hardening.token_interval_ms.into()),
         max_time: Duration::from_secs(config.engine.max_request_seconds.get().into()),
     };
     Ok(Served {
