@@ -182,7 +182,7 @@ fn the_runtime_is_told_the_protocol_and_what_was_said_about_lanes() {
         let silent = told(&command);
         assert!(silent.contains("--protocol masked ") && silent.contains("--evaluator https://"), "{silent}");
         // A demo wants few lanes soon.
-        assert_eq!(silent.contains("--lanes 512 "), command == demo, "{silent}");
+        assert_eq!(silent.contains("--lanes 64 "), command == demo, "{silent}");
         assert_eq!(silent.contains("--lanes"), command == demo, "{silent}");
         assert!(!silent.contains("--pool-memory"), "{silent}");
         let spoken = told(&[&command[..], &["--protocol", "auto", "--lanes", "0", "--pool-memory", "2GiB"]].concat());

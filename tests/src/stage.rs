@@ -77,11 +77,21 @@ impl Stage {
     /// # Errors
     /// If it ends early, with its last words.
     pub async fn enclave(&self, model: &str, evaluator: Option<u16>, args: &[&str]) -> anyhow::Result<Enclave> {
+        self.enclave_over(model, evaluator.as_slice(), args).await
+    }
+
+    /// The same with an evaluator at each of `ports`, which share the rows of every matrix.
+    ///
+    /// # Errors
+    /// If it ends early, with its last words.
+    pub async fn enclave_over(&self, model: &str, ports: &[u16], args: &[&str]) -> anyhow::Result<Enclave> {
         let mut all: Vec<OsString> = vec!["serve".into(), "--model".into(), model.into()];
         all.extend(self.common(Role::Runtime, 0));
-        all.extend(evaluator.into_iter().flat_map(|port| self.towards(port)));
+        if !ports.is_empty() {
+            all.extend(self.towards(ports));
+        }
         if !args.contains(&"--protocol") {
-            all.extend(["--protocol", if evaluator.is_some() { "direct" } else { "local" }].map(Into::into));
+            all.extend(["--protocol", if ports.is_empty() { "local" } else { "direct" }].map(Into::into));
         }
         if !args.contains(&"--policy") {
             // What a test delegates, it means to delegate from the first token of the prompt on.
@@ -157,10 +167,11 @@ impl Stage {
         args
     }
 
-    /// The flags of a runtime whose evaluator is at `port`.
-    pub fn towards(&self, port: u16) -> Vec<OsString> {
+    /// The flags of a runtime whose evaluators are at `ports`.
+    pub fn towards(&self, ports: &[u16]) -> Vec<OsString> {
         let c = &self.certificates;
-        let mut args: Vec<OsString> = vec!["--evaluator".into(), format!("https://127.0.0.1:{port}").into()];
+        let endpoints: Vec<String> = ports.iter().map(|port| format!("https://127.0.0.1:{port}")).collect();
+        let mut args: Vec<OsString> = vec!["--evaluator".into(), endpoints.join(", ").into()];
         args.extend(["--evaluator-ca".into(), c.ca().into()]);
         args.extend(["--evaluator-cert".into(), c.cert(Role::Runtime).into()]);
         args.extend(["--evaluator-key".into(), c.key(Role::Runtime).into()]);

@@ -14,7 +14,7 @@ use std::{
 };
 
 /// The keys that `--json` promises, nested ones with a dot.
-const KEYS: [&str; 36] = [
+const KEYS: [&str; 37] = [
     "breakdown.enclave_crypto_ms",
     "breakdown.enclave_other_ms",
     "breakdown.evaluator_ms",
@@ -41,6 +41,7 @@ const KEYS: [&str; 36] = [
     "params.log2_q",
     "params.n",
     "params.security_bits",
+    "policy",
     "prompt_tokens",
     "protocol",
     "round_trips_per_token",

@@ -315,7 +315,7 @@ async fn settings_that_masks_cannot_live_with_are_refused_with_figures() -> anyh
     let refused = |flags: &[&str], environment: &[(&str, &str)]| {
         let mut command = binaries::command("trusted-runtime");
         command.args(["serve", "--model"]).arg(&model.path).args(stage.common(Role::Runtime, 0));
-        let out = command.args(stage.towards(1)).args(flags).envs(environment.iter().copied()).output()?;
+        let out = command.args(stage.towards(&[1])).args(flags).envs(environment.iter().copied()).output()?;
         let text = String::from_utf8_lossy(&out.stderr).into_owned();
         anyhow::ensure!(out.status.code() == Some(64), "{flags:?}: {}\n{text}", out.status);
         Ok(text.lines().last().unwrap_or_default().to_owned())

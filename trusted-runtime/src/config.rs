@@ -130,6 +130,13 @@ pub struct EvaluatorSection {
     pub refresh_seconds: NonZeroU32,
 }
 
+impl EvaluatorSection {
+    /// The addresses in `endpoint`.
+    fn endpoints(&self) -> impl Iterator<Item = &str> {
+        self.endpoint.split(',').map(str::trim).filter(|e| !e.is_empty())
+    }
+}
+
 /// `[pool]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -230,18 +237,39 @@ impl Config {
         Ok(Settings { lanes: self.pool.lanes as usize, memory: bytes, threads })
     }
 
-    /// How to reach the evaluator, its files read; `None` if there is none.
+    /// How to reach the first evaluator; `None` if there is none.
     ///
     /// # Errors
     /// [`Error::Config`] naming the setting.
     pub fn evaluator(&self) -> Result<Option<EvaluatorConfig>, Error> {
-        let e = &self.evaluator;
-        if e.endpoint.is_empty() || self.policy()? == Policy::CpuTee {
-            return Ok(None);
+        self.evaluators().map(|all| all.into_iter().next())
+    }
+
+    /// How to reach each evaluator, its files read, with the others to turn to; none if there is none.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the setting.
+    pub fn evaluators(&self) -> Result<Vec<EvaluatorConfig>, Error> {
+        if self.policy()? == Policy::CpuTee {
+            return Ok(Vec::new());
         }
+        let names: Vec<String> = self.evaluator.endpoints().map(str::to_owned).collect();
+        let from = |i: usize| {
+            let mut names = names.clone();
+            names.rotate_left(i);
+            self.reaching(&names)
+        };
+        (0..names.len()).map(from).collect()
+    }
+
+    /// How to reach the first of `names`, and the others while it is gone.
+    fn reaching(&self, names: &[String]) -> Result<EvaluatorConfig, Error> {
+        let e = &self.evaluator;
+        let (endpoint, others) = names.split_first().map_or_else(Default::default, |(a, b)| (a.clone(), b.to_vec()));
         let pem = |field: &str, path: &str| if path.is_empty() { Ok(Vec::new()) } else { read(field, path) };
         let config = EvaluatorConfig {
-            endpoint: e.endpoint.clone(),
+            endpoint,
+            others,
             ca: pem("evaluator.ca", &e.ca)?,
             cert: pem("evaluator.cert", &e.cert)?,
             key: Zeroizing::new(pem("evaluator.key", &e.key)?),
@@ -257,8 +285,8 @@ impl Config {
             },
             quarantine: Duration::from_secs(e.quarantine_seconds.get().into()),
         };
-        config.endpoint()?;
-        Ok(Some(config))
+        config.endpoints()?;
+        Ok(config)
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -309,23 +337,26 @@ impl Config {
                 self.engine.protocol
             ));
         }
-        if let Some(rest) = e.endpoint.strip_prefix("http://") {
-            if !e.danger_plaintext {
-                return fail(format!(
-                    "evaluator.endpoint {} is plaintext; use https, or evaluator.danger_plaintext on loopback",
-                    e.endpoint
-                ));
+        let mut plain = 0;
+        for endpoint in e.endpoints() {
+            if let Some(rest) = endpoint.strip_prefix("http://") {
+                if !e.danger_plaintext {
+                    return fail(format!(
+                        "evaluator.endpoint {endpoint} is plaintext; use https, or evaluator.danger_plaintext on loopback"
+                    ));
+                }
+                if !address("evaluator.endpoint", rest.trim_end_matches('/'))?.ip().is_loopback() {
+                    return fail(format!("evaluator.danger_plaintext needs a loopback address, found {endpoint}"));
+                }
+                plain += 1;
+            } else if !endpoint.starts_with("https://") {
+                return fail(format!("evaluator.endpoint is {endpoint:?}, expected https://host:port"));
+            } else if e.danger_plaintext {
+                return fail("evaluator.danger_plaintext is set, but evaluator.endpoint is https".into());
             }
-            if !address("evaluator.endpoint", rest.trim_end_matches('/'))?.ip().is_loopback() {
-                return fail(format!("evaluator.danger_plaintext needs a loopback address, found {}", e.endpoint));
-            }
+        }
+        if plain > 0 {
             return Ok(());
-        }
-        if !e.endpoint.starts_with("https://") {
-            return fail(format!("evaluator.endpoint is {:?}, expected https://host:port", e.endpoint));
-        }
-        if e.danger_plaintext {
-            return fail("evaluator.danger_plaintext is set, but evaluator.endpoint is https".into());
         }
         for (name, value) in [("ca", &e.ca), ("cert", &e.cert), ("key", &e.key)] {
             if value.is_empty() {

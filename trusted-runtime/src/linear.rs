@@ -9,6 +9,7 @@ pub mod link;
 pub mod local;
 pub mod masked;
 pub mod padded;
+pub mod sharded;
 #[cfg(test)]
 pub(crate) mod testing;
 

@@ -4,6 +4,7 @@
 //! same integers. A matrix that does not fit is refused by name.
 
 pub mod residency;
+pub mod shard;
 pub mod tiling;
 
 use crate::{

@@ -180,7 +180,7 @@ impl MaskPool {
                 let (ready, waited) = (queues.lanes[index].len(), began.elapsed().as_secs_f64());
                 Some(Failure::Local(Error::Evaluator(format!(
                     "at {}: {ready} of {count} masks for {name} are ready after {waited:.1} s: {why}",
-                    self.delegate.link.endpoint
+                    self.delegate.link.endpoint()
                 ))))
             } else {
                 None

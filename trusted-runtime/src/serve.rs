@@ -1,6 +1,7 @@
 //! Serves until it is told to stop, and drains.
 
 mod build;
+mod delegated;
 
 use crate::{
     Error,
@@ -28,7 +29,7 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 pub async fn serve(config: &Config, exit_with_parent: bool) -> Result<(), Error> {
     let wanted = config::address("listen", &config.listen)?;
     let tls = tls::server(&config.tls, wanted)?;
-    let evaluator = config.evaluator()?;
+    let evaluators = config.evaluators()?;
     let encrypted = tls.is_some();
     let mut server = server();
     if let Some(tls) = tls {
@@ -41,7 +42,7 @@ pub async fn serve(config: &Config, exit_with_parent: bool) -> Result<(), Error>
 
     let (draining, abort) = (CancellationToken::new(), CancellationToken::new());
     let stop = stop_signal(exit_with_parent)?;
-    let built = build(config, evaluator, &metrics, &draining, &abort);
+    let built = build(config, evaluators, &metrics, &draining, &abort);
     let served = tokio::select! {
         served = built => Arc::new(served?),
         () = draining.cancelled() => return Ok(()),

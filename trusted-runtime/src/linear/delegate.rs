@@ -147,7 +147,7 @@ impl Delegate {
                 Err(Failure::Local(e)) => return Err(e),
                 Err(Failure::Hostile(what)) => {
                     session.close("it has broken the protocol");
-                    return Err(Error::Evaluator(format!("at {} {what} ({name})", self.link.endpoint)));
+                    return Err(Error::Evaluator(format!("at {} {what} ({name})", self.link.endpoint())));
                 }
                 Err(Failure::Forged(check)) => return Err(self.alarm(&session, index, check)),
                 Err(Failure::Again(reason)) => reason,
@@ -157,7 +157,7 @@ impl Delegate {
             if spent >= self.retry_for || attempts >= MAX_ATTEMPTS {
                 return Err(Error::Evaluator(format!(
                     "at {} failed {attempts} times in {:.1} s, last: {reason}",
-                    self.link.endpoint,
+                    self.link.endpoint(),
                     spent.as_secs_f64()
                 )));
             }
@@ -172,9 +172,9 @@ impl Delegate {
         let name = self.plan.matrices[index].matrix.id;
         self.metrics.forged(check);
         let what = format!("answers wrongly: the {} check of {name} failed", check.name());
-        tracing::error!(evaluator = self.link.endpoint, matrix = %name, check = check.name(), "ALARM: an answer failed its check");
+        tracing::error!(evaluator = self.link.endpoint(), matrix = %name, check = check.name(), "ALARM: an answer failed its check");
         self.link.ban(session, what.clone());
-        Error::Evaluator(format!("at {} {what}", self.link.endpoint))
+        Error::Evaluator(format!("at {} {what}", self.link.endpoint()))
     }
 
     /// What a failure message means for the attempt.

@@ -15,8 +15,12 @@ use crate::{
 };
 use kernels::Ring;
 use std::{
+    collections::HashMap,
     net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 use tokio::{runtime::Handle, sync::watch, task::JoinHandle};
@@ -37,6 +41,8 @@ const CONNECTION_WINDOW: u32 = 32 << 20;
 pub struct EvaluatorConfig {
     /// `https://host:port`; `http://` only with `danger_plaintext`.
     pub endpoint: String,
+    /// Evaluators to turn to while that one is gone, in this order; they are spoken to in the same way.
+    pub others: Vec<String>,
     /// PEM: who may sign the evaluator's certificate.
     pub ca: Vec<u8>,
     /// PEM: this runtime's certificate chain.
@@ -56,13 +62,18 @@ pub struct EvaluatorConfig {
 }
 
 impl EvaluatorConfig {
-    /// The checked endpoint.
+    /// The checked endpoints, with their names.
     ///
     /// # Errors
     /// [`Error::Config`] naming the setting, what was found and what is allowed.
-    pub fn endpoint(&self) -> Result<Endpoint, Error> {
-        let fail = |what: String| Error::Config(format!("evaluator endpoint {}: {what}", self.endpoint));
-        let endpoint = Endpoint::from_shared(self.endpoint.clone()).map_err(|e| fail(e.to_string()))?;
+    pub fn endpoints(&self) -> Result<Vec<(String, Endpoint)>, Error> {
+        let all = std::iter::once(&self.endpoint).chain(&self.others);
+        all.map(|name| self.checked(name).map(|endpoint| (name.clone(), endpoint))).collect()
+    }
+
+    fn checked(&self, name: &str) -> Result<Endpoint, Error> {
+        let fail = |what: String| Error::Config(format!("evaluator endpoint {name}: {what}"));
+        let endpoint = Endpoint::from_shared(name.to_owned()).map_err(|e| fail(e.to_string()))?;
         let host = endpoint.uri().host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let endpoint = match endpoint.uri().scheme_str() {
             Some("https") => {
@@ -131,29 +142,43 @@ enum State {
 
 /// Keeps one session open and hands it out.
 pub(crate) struct Link {
-    pub(crate) endpoint: String,
+    names: Vec<String>,
+    /// Which of them is spoken to, or was last.
+    current: Arc<AtomicUsize>,
     handle: Handle,
     state: watch::Receiver<State>,
     keeper: JoinHandle<()>,
     quarantine: Duration,
-    /// Until when, and why; read by the keeper when a session has ended.
-    banned: Arc<Mutex<Option<(Instant, String)>>>,
+    bans: Arc<Mutex<Bans>>,
 }
+
+/// Evaluators that are not spoken to: until when, and why, by their number; read by the keeper when a session has ended.
+type Bans = HashMap<usize, (Instant, String)>;
 
 impl Link {
     /// Starts to connect, and to reconnect whenever a session ends.
     pub(crate) fn open(config: &EvaluatorConfig, residents: Residents, handle: Handle) -> Result<Self, Error> {
-        let endpoint = config.endpoint()?;
+        let endpoints = config.endpoints()?;
+        let names = endpoints.iter().map(|(name, _)| name.clone()).collect();
         let (publish, state) = watch::channel(State::Down { reason: NOT_YET.into(), fatal: false });
-        let banned = Arc::new(Mutex::new(None));
-        let keeper = Keeper { name: config.endpoint.clone(), endpoint, residents, publish, banned: banned.clone() };
+        let (bans, current) = (Arc::<Mutex<Bans>>::default(), Arc::<AtomicUsize>::default());
+        let keeper = Keeper { endpoints, residents, publish, bans: bans.clone(), current: current.clone() };
         let keeper = handle.spawn(keeper.keep(handle.clone()));
-        Ok(Self { endpoint: config.endpoint.clone(), handle, state, keeper, quarantine: config.quarantine, banned })
+        Ok(Self { names, current, handle, state, keeper, quarantine: config.quarantine, bans })
+    }
+
+    /// The evaluator that is spoken to, or was last.
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.names[self.current.load(Ordering::Relaxed)]
     }
 
     /// Ends the session with an evaluator whose answer failed a check, and does not speak to it for a while.
     pub(crate) fn ban(&self, session: &Session, reason: String) {
-        *self.banned.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now() + self.quarantine, reason));
+        // The keeper may have turned to another one since.
+        let lied = session.info().endpoint.trim_end_matches('/');
+        let at = self.names.iter().position(|name| name.trim_end_matches('/') == lied);
+        let (at, until) = (at.unwrap_or(self.current.load(Ordering::Relaxed)), Instant::now() + self.quarantine);
+        self.bans.lock().unwrap_or_else(PoisonError::into_inner).insert(at, (until, reason));
         session.close("an answer failed its check");
         // It may have come back under another session while its answer was being checked.
         if let Some(successor) = self.current() {
@@ -192,14 +217,17 @@ impl Link {
             match now {
                 State::Up(session) if session.is_open() => return Ok(session),
                 State::Down { reason, fatal: true } => {
-                    return Err(Error::Evaluator(format!("at {} refused: {reason}", self.endpoint)));
+                    return Err(Error::Evaluator(format!("at {} refused: {reason}", self.endpoint())));
                 }
                 State::Down { reason, .. } if Instant::now() >= until => {
                     let waited = start.elapsed().as_secs_f64();
-                    return Err(Error::Evaluator(format!("at {} is gone for {waited:.1} s: {reason}", self.endpoint)));
+                    return Err(Error::Evaluator(format!(
+                        "at {} is gone for {waited:.1} s: {reason}",
+                        self.endpoint()
+                    )));
                 }
                 State::Up(_) if Instant::now() >= until + LAST_BACKOFF => {
-                    return Err(Error::Evaluator(format!("at {} has closed its session", self.endpoint)));
+                    return Err(Error::Evaluator(format!("at {} has closed its session", self.endpoint())));
                 }
                 _ => {
                     let _ = self.handle.block_on(async { tokio::time::timeout(POLL, state.changed()).await });
@@ -220,55 +248,88 @@ impl Drop for Link {
 
 /// Opens a session, and another one when that has ended.
 struct Keeper {
-    name: String,
-    endpoint: Endpoint,
+    endpoints: Vec<(String, Endpoint)>,
     residents: Residents,
     publish: watch::Sender<State>,
-    banned: Arc<Mutex<Option<(Instant, String)>>>,
+    bans: Arc<Mutex<Bans>>,
+    current: Arc<AtomicUsize>,
 }
 
 impl Keeper {
+    /// Stays with an evaluator as long as it can be reached, then tries them all in turn.
     async fn keep(self, handle: Handle) {
         let mut backoff = FIRST_BACKOFF;
         let mut said = String::new();
         let mut refused = false;
+        // Evaluators that were tried in vain since the last session.
+        let mut failed = 0;
         loop {
-            let (reason, fatal) = match Session::open(&self.endpoint, &self.residents, handle.clone(), refused).await {
+            let at = self.current.load(Ordering::Relaxed);
+            let (name, endpoint) = &self.endpoints[at];
+            let mut opened = false;
+            let (reason, fatal) = match Session::open(endpoint, &self.residents, handle.clone(), refused).await {
                 Ok((session, end)) => {
                     backoff = FIRST_BACKOFF;
                     said.clear();
+                    opened = true;
+                    failed = 0;
                     self.publish.send_replace(State::Up(session.clone()));
                     // Whoever bans it from here on sees this session; whoever did before has not.
-                    if self.ban().is_some() {
+                    if self.ban(at).is_some() {
                         session.close("an answer failed its check");
                     }
                     (end.await.unwrap_or_else(|_| "the session task ended".into()), false)
                 }
                 Err(e) => (e.reason, e.fatal),
             };
-            if let Some((until, why)) = self.ban() {
+            if let Some((until, why)) = self.ban(at) {
                 let seconds = until.saturating_duration_since(Instant::now()).as_secs_f64();
-                tracing::error!(evaluator = self.name, seconds, reason = %why, "evaluator is in quarantine");
+                tracing::error!(evaluator = name, seconds, reason = %why, "evaluator is in quarantine");
+                if self.turn(at) {
+                    continue;
+                }
                 self.publish.send_replace(State::Down { reason: format!("it is in quarantine: {why}"), fatal: true });
                 tokio::time::sleep_until(until.into()).await;
-                *self.banned.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                self.bans.lock().unwrap_or_else(PoisonError::into_inner).remove(&at);
                 continue;
             }
             // Figures such as bytes in use may change from one attempt to the next; that is no news.
             let news = reason.replace(|c: char| c.is_ascii_digit(), "");
             if news != said {
                 // The reason comes last and without quotes: it may hold quotes of its own.
-                tracing::warn!(evaluator = self.name, reason = %reason, "evaluator connection is down; retrying");
+                tracing::warn!(evaluator = name, reason = %reason, "evaluator connection is down; retrying");
                 said = news;
             }
             refused = fatal;
-            self.publish.send_replace(State::Down { reason, fatal });
+            failed += usize::from(!opened);
+            let others_left = !opened && self.turn(at) && failed % self.endpoints.len() != 0;
+            // While there are others to turn to, nothing is final.
+            self.publish.send_replace(State::Down { reason, fatal: fatal && !others_left });
+            if others_left {
+                continue;
+            }
             tokio::time::sleep(backoff).await;
             backoff = (backoff * 2).min(LAST_BACKOFF);
         }
     }
 
-    fn ban(&self) -> Option<(Instant, String)> {
-        self.banned.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Turns to the next evaluator that may be spoken to; false if there is none but this.
+    fn turn(&self, from: usize) -> bool {
+        let count = self.endpoints.len();
+        let next = (1..count).map(|step| (from + step) % count).find(|at| self.ban(*at).is_none());
+        let Some(next) = next else { return false };
+        let (from, to) = (&self.endpoints[from].0, &self.endpoints[next].0);
+        tracing::warn!(from, to, "turning to another evaluator");
+        self.current.store(next, Ordering::Relaxed);
+        true
+    }
+
+    /// Why an evaluator is not spoken to now.
+    fn ban(&self, at: usize) -> Option<(Instant, String)> {
+        let mut bans = self.bans.lock().unwrap_or_else(PoisonError::into_inner);
+        if bans.get(&at).is_some_and(|(until, _)| *until <= Instant::now()) && self.endpoints.len() > 1 {
+            bans.remove(&at);
+        }
+        bans.get(&at).cloned()
     }
 }

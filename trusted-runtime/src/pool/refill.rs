@@ -138,7 +138,7 @@ impl Refiller {
             }
             Err(Failure::Hostile(what)) => {
                 session.close("it has broken the protocol");
-                Err(format!("evaluator at {} {what} ({name})", pool.delegate.link.endpoint))
+                Err(format!("evaluator at {} {what} ({name})", pool.delegate.link.endpoint()))
             }
             Err(Failure::Again(reason)) => Err(reason),
             Err(Failure::Local(e)) => Err(e.to_string()),
@@ -322,7 +322,7 @@ impl Task<'_> {
             if bytes.len() + FRAME > self.session.max_message {
                 return Err(Failure::Local(Error::Evaluator(format!(
                     "at {} takes messages of {} bytes, masks need {}",
-                    d.link.endpoint,
+                    d.link.endpoint(),
                     self.session.max_message,
                     bytes.len() + FRAME
                 ))));

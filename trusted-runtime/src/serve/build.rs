@@ -1,20 +1,17 @@
 //! Builds what is served from the configuration: model, plan, ways of delegating, engine.
 
+use super::delegated::Delegated;
 use crate::{
     Error,
     config::{Config, KvBackend, WeightsName},
     engine::{Engine, Limits, Protocol, runner::ModelRunner},
-    linear::{
-        Linear, delegate::Delegate, direct::DirectLinear, link::EvaluatorConfig, local::LocalLinear,
-        masked::MaskedLinear, padded::Padded,
-    },
+    linear::{Linear, link::EvaluatorConfig, local::LocalLinear, padded::Padded},
     metrics::Metrics,
     model::{
         self, LoadOptions, LoadedModel, ModelConfig, Weights,
         kv::{Backend, KvPool, PAGE, Plaintext, Sealed, Shape, Store},
     },
     planner::{self, Plan},
-    pool::MaskPool,
     progress::Progress,
     service::{
         RequestLimits, Served,
@@ -27,13 +24,13 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::{runtime::Handle, sync::watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Loads the model, plans it, and starts the engine.
 pub(super) async fn build(
     config: &Config,
-    evaluator: Option<EvaluatorConfig>,
+    evaluators: Vec<EvaluatorConfig>,
     metrics: &Metrics,
     draining: &CancellationToken,
     abort: &CancellationToken,
@@ -55,17 +52,9 @@ pub(super) async fn build(
         ModelRunner::new((model.clone(), tokenizer.clone()), local.clone(), evaluator, pool)
     };
     let mut runners = vec![(Protocol::Local, runner(None))];
-    let delegated = delegated(config, evaluator, &ring, plan, metrics).await?;
-    if let Some(Delegated { direct, pool, delegate }) = &delegated {
-        runners.push((Protocol::Direct, runner(Some(direct.clone()))));
-        for (protocol, fallback) in [(Protocol::Masked, None), (Protocol::Auto, Some(direct.clone()))] {
-            if let Some(pool) = pool {
-                let masked = MaskedLinear::new(delegate.clone(), pool.clone(), fallback);
-                runners.push((protocol, runner(Some(Arc::new(masked)))));
-            }
-        }
-    }
-    let pool = delegated.as_ref().and_then(|d| d.pool.clone());
+    let delegated = Arc::new(Delegated::open(config, evaluators, &ring, &plan, metrics).await?);
+    runners.extend(delegated.protocols(&plan)?.into_iter().map(|(protocol, linear)| (protocol, runner(Some(linear)))));
+    let pools = delegated.clone();
     let limits = Limits {
         max_queue: config.engine.max_queue as usize,
         max_queue_per_tenant: match config.engine.max_queue_per_tenant {
@@ -84,8 +73,8 @@ pub(super) async fn build(
         ring: &ring,
         threads,
         has_chat_template: chat.is_some(),
-        evaluator: Box::new(move || delegated.as_ref().and_then(|d| d.delegate.describe())),
-        lanes: Box::new(move || pool.as_ref().map(|p| p.stats())),
+        evaluator: Box::new(move || delegated.describe()),
+        lanes: Box::new(move || pools.stats()),
     });
     let limits_of_requests = RequestLimits {
         context: model.config().context.min(pages.saturating_mul(PAGE)),
@@ -183,56 +172,5 @@ fn weights(config: &Config) -> Weights {
     match config.model.weights {
         WeightsName::W8 => Weights::W8,
         WeightsName::W16 => Weights::W16,
-    }
-}
-
-/// What delegates to the evaluator.
-struct Delegated {
-    delegate: Arc<Delegate>,
-    direct: Arc<DirectLinear>,
-    pool: Option<Arc<MaskPool>>,
-}
-
-/// Begins to look for the evaluator, without waiting for it, and prepares what the default protocol needs.
-async fn delegated(
-    config: &Config,
-    evaluator: Option<EvaluatorConfig>,
-    ring: &Ring,
-    plan: Arc<Plan>,
-    metrics: &Metrics,
-) -> Result<Option<Delegated>, Error> {
-    let Some(evaluator) = evaluator else { return Ok(None) };
-    let (protocol, settings) = (config.engine.protocol, config.pool()?);
-    let masked = protocol.uses_masks();
-    let threads = config.compute_threads();
-    tracing::info!(endpoint = evaluator.endpoint, "waiting for the evaluator; local is served meanwhile");
-    let delegate = Delegate::open(&evaluator, (ring, plan), Handle::current(), threads, masked, metrics)?;
-    let refresh = Duration::from_secs(config.evaluator.refresh_seconds.get().into());
-    let work = move || {
-        let direct = Arc::new(DirectLinear::new(delegate.clone())?);
-        if protocol == Protocol::Direct {
-            direct.prepare()?;
-        }
-        let pool = masked.then(|| MaskPool::start(delegate.clone(), &settings, settings.threads)).transpose()?;
-        Ok(Delegated { delegate, direct, pool })
-    };
-    let delegated: Result<Delegated, Error> =
-        tokio::task::spawn_blocking(work).await.map_err(|_| Error::Bug("preparing masks panicked".into()))?;
-    let delegated = delegated?;
-    tokio::spawn(refresh_challenges(delegated.direct.clone(), delegated.pool.clone(), refresh));
-    Ok(Some(delegated))
-}
-
-/// Draws new challenges on a schedule.
-async fn refresh_challenges(direct: Arc<DirectLinear>, pool: Option<Arc<MaskPool>>, every: Duration) {
-    loop {
-        tokio::time::sleep(every).await;
-        let (direct, pool) = (direct.clone(), pool.clone());
-        let work = move || direct.refresh().and_then(|()| pool.map_or(Ok(()), |p| p.refresh()));
-        match tokio::task::spawn_blocking(work).await {
-            Ok(Ok(())) => tracing::info!("challenges drawn anew"),
-            Ok(Err(error)) => tracing::error!(%error, "challenges were not drawn anew"),
-            Err(_) => tracing::error!("bug: drawing challenges panicked"),
-        }
     }
 }

@@ -289,7 +289,7 @@ fn endpoints_are_checked() {
     let refused = |endpoint: &str, danger: bool| {
         let mut config = config(endpoint.into(), Duration::ZERO);
         config.danger_plaintext = danger;
-        config.endpoint().err().map(|e| e.to_string()).unwrap_or_default()
+        config.endpoints().err().map(|e| e.to_string()).unwrap_or_default()
     };
     assert!(refused("http://127.0.0.1:5", false).contains("needs danger_plaintext"));
     assert!(refused("http://10.0.0.1:5", true).contains("needs a loopback address"));

@@ -30,6 +30,7 @@ pub(crate) fn runtime() -> Runtime {
 /// Without TLS; everything else is as patient as a test can be.
 pub(crate) fn config(endpoint: String, retry_for: Duration) -> EvaluatorConfig {
     EvaluatorConfig {
+        others: Vec::new(),
         endpoint,
         ca: Vec::new(),
         cert: Vec::new(),
