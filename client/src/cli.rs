@@ -30,6 +30,8 @@ pub enum Command {
     Generate(GenerateArgs),
     /// Serve the OpenAI API over HTTP on the user's side, in front of a runtime
     Proxy(ProxyArgs),
+    /// Watch running daemons: requests, tokens, lanes, evaluators, alarms
+    Top(TopArgs),
     /// Fetch and inspect models
     #[command(subcommand)]
     Model(ModelCommand),
@@ -227,6 +229,26 @@ pub struct ProxyArgs {
     /// The daemons.
     #[command(flatten)]
     pub local: LocalArgs,
+}
+
+/// `bifrost top`.
+#[derive(Args)]
+pub struct TopArgs {
+    /// Metrics of the runtime
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9464/metrics")]
+    pub runtime: String,
+    /// Metrics of an evaluator; may be given several times
+    #[arg(long, value_name = "URL")]
+    pub evaluator: Vec<String>,
+    /// Metrics of a proxy
+    #[arg(long, value_name = "URL")]
+    pub proxy: Option<String>,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub every: u64,
+    /// Print the figures as text after two looks, and leave
+    #[arg(long)]
+    pub once: bool,
 }
 
 /// `bifrost model fetch`.

@@ -20,5 +20,6 @@ pub mod progress;
 pub mod proxy;
 pub mod report;
 pub mod stop;
+pub mod top;
 
 pub use error::Error;
