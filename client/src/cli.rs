@@ -7,8 +7,10 @@ use proto::v1;
 
 use crate::model::DEFAULT;
 
+mod bench;
 mod values;
 
+pub use bench::{BenchCommand, DecodeArgs, OutputArgs, ServeArgs};
 pub use values::{Policy, Protocol, Residency, Weights};
 use values::{number, size};
 
@@ -30,6 +32,9 @@ pub enum Command {
     Generate(GenerateArgs),
     /// Serve the OpenAI API over HTTP on the user's side, in front of a runtime
     Proxy(ProxyArgs),
+    /// Measure: load on an endpoint, protocols and policies against each other
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Fetch and inspect models
     #[command(subcommand)]
     Model(ModelCommand),
@@ -44,7 +49,7 @@ pub enum ModelCommand {
     Inspect(InspectArgs),
 }
 
-/// The daemons that `demo` and `generate` start.
+/// The daemons that a command starts.
 #[derive(Args, Clone)]
 pub struct LocalArgs {
     /// Precision of the weights
