@@ -1,7 +1,8 @@
 //! `bifrost bench`: what serving and delegating cost, measured from outside.
 //!
 //! [`serve`] puts load on an OpenAI endpoint, as its clients would, [`decode`] compares policies and protocols over
-//! gRPC. Both print a table, or one JSON object, and draw what they found.
+//! gRPC, [`ops`] has the runtime time what it computes itself. Each prints a table, or one JSON object, and draws what it
+//! found.
 
 pub mod decode;
 mod events;
@@ -9,6 +10,7 @@ mod figures;
 mod http;
 mod load;
 mod memory;
+pub mod ops;
 mod output;
 mod plot;
 mod pool;

@@ -10,7 +10,7 @@ use crate::model::DEFAULT;
 mod bench;
 mod values;
 
-pub use bench::{BenchCommand, DecodeArgs, OutputArgs, ServeArgs};
+pub use bench::{BenchCommand, DecodeArgs, OpsArgs, OutputArgs, ServeArgs};
 pub use values::{Policy, Protocol, Residency, Weights};
 use values::{number, size};
 

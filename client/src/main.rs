@@ -52,6 +52,7 @@ async fn run(command: &Command, progress: &Arc<Progress>, stop: &Stop) -> Result
         Command::Proxy(args) => proxy::run(args, progress, stop).await,
         Command::Bench(BenchCommand::Serve(args)) => bench::serve::run(args, progress, stop).await,
         Command::Bench(BenchCommand::Decode(args)) => bench::decode::run(args, progress, stop).await,
+        Command::Bench(BenchCommand::Ops(args)) => bench::ops::run(args, progress, stop).await,
         Command::Model(ModelCommand::Fetch(args)) => model::run_fetch(args, progress, stop).await,
         Command::Model(ModelCommand::Inspect(args)) => model::run_inspect(args, progress, stop).await,
     }

@@ -78,7 +78,7 @@ fn help_names_every_command_and_flag() {
     let cache = temp();
     for (args, words) in [
         (vec!["--help"], "demo generate proxy bench model"),
-        (vec!["bench", "--help"], "serve decode"),
+        (vec!["bench", "--help"], "serve decode ops"),
         (
             vec!["bench", "serve", "--help"],
             "--url --api-key --model --synthetic --protocol --concurrency --rate --sweep --requests --seconds --warmup \
@@ -155,6 +155,7 @@ fn arguments_out_of_range_are_refused() {
         (vec!["bench", "serve", "--prompt-tokens", "0"], ["--prompt-tokens", "0", "1.."]),
         (vec!["bench", "serve", "--max-tokens", "0"], ["--max-tokens", "0", "1.."]),
         (vec!["bench", "decode", "--max-tokens", "1"], ["--max-tokens", "1", "2.."]),
+        (vec!["bench", "ops", "--model", "a", "--synthetic", "b"], ["--model", "--synthetic", "cannot be used with"]),
         (vec!["bench", "decode", "--repeat", "0"], ["--repeat", "0", "1.."]),
         (vec!["bench", "decode", "--prompt-tokens", "1,0"], ["--prompt-tokens", "0", "1.."]),
         (vec!["bench", "decode", "--protocols", "local"], ["--protocols", "local", "cpu_tee"]),

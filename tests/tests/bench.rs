@@ -120,3 +120,20 @@ fn policies_and_protocols_give_the_same_tokens() {
         has(split, &["/ttft_ratio", "/target", "/ttft_gain_over_unified", "/total_gain_over_unified"]);
     }
 }
+
+#[test]
+fn operations_are_timed_at_the_sizes_of_a_model() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let plot = dir.path().join("ops.svg");
+    let found = object(&["ops", "--synthetic", "llama-tiny", "--json", "--plot", &plot.to_string_lossy()]);
+    assert_eq!((&found["bench"], &found["architecture"]), (&"ops".into(), &"llama".into()), "{found}");
+    let operations = found["operations"].as_array().expect("operations");
+    for name in ["layer_norm", "rms_norm", "residual_add", "gelu", "silu", "rotary", "softmax", "attention"] {
+        let operation = operations.iter().find(|o| o["operation"] == name);
+        assert!(operation.is_some_and(|o| o["microseconds"].as_f64() > Some(0.0)), "{name} in {found}");
+    }
+    assert!(plot.is_file());
+    let refused = bench(&["ops", "--model", "/dev/null", "--json"]);
+    let log = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && refused.stdout.is_empty() && log.contains("trusted-runtime"), "{log}");
+}

@@ -15,9 +15,14 @@ pub(super) type Samples = Vec<(f64, f64)>;
 
 /// Looks at processes every second. Dropping this ends that.
 pub(super) struct Sampler {
-    names: Vec<&'static str>,
-    samples: Arc<Mutex<Vec<Samples>>>,
+    watched: Arc<Mutex<Watched>>,
     task: tokio::task::JoinHandle<()>,
+}
+
+struct Watched {
+    begin: Instant,
+    /// Name, id, and what was seen.
+    processes: Vec<(&'static str, u32, Samples)>,
 }
 
 /// One process over time.
@@ -38,28 +43,31 @@ pub(super) struct Resident {
 impl Sampler {
     /// Begins to look at `processes`, names and ids.
     pub(super) fn start(processes: &[(&'static str, u32)]) -> Self {
-        let (names, ids): (Vec<_>, Vec<_>) = processes.iter().copied().unzip();
-        let samples = Arc::new(Mutex::new(vec![Samples::new(); ids.len()]));
-        let (taken, begin) = (samples.clone(), Instant::now());
+        let processes = processes.iter().map(|(name, id)| (*name, *id, Samples::new())).collect();
+        let watched = Arc::new(Mutex::new(Watched { begin: Instant::now(), processes }));
+        let looked_at = watched.clone();
         let task = tokio::spawn(async move {
             loop {
-                for (at, id) in ids.iter().enumerate() {
-                    let sample = resident(*id).map(|mib| (begin.elapsed().as_secs_f64(), mib));
-                    let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
-                    if let Some(samples) = taken.get_mut(at) {
-                        samples.extend(sample);
-                    }
-                }
+                looked_at.lock().unwrap_or_else(PoisonError::into_inner).look();
                 tokio::time::sleep(EVERY).await;
             }
         });
-        Self { names, samples, task }
+        Self { watched, task }
     }
 
-    /// What was seen.
+    /// Looks once more, and tells what was seen.
     pub(super) fn seen(&self) -> Vec<Resident> {
-        let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-        self.names.iter().zip(&*samples).map(|(name, samples)| Resident::of(name, samples.clone())).collect()
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.look();
+        watched.processes.iter().map(|(name, _, samples)| Resident::of(name, samples.clone())).collect()
+    }
+}
+
+impl Watched {
+    fn look(&mut self) {
+        for (_, id, samples) in &mut self.processes {
+            samples.extend(resident(*id).map(|mib| (self.begin.elapsed().as_secs_f64(), mib)));
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plotters::coord::Shift;
+use plotters::coord::{CoordTranslate, Shift};
 use plotters::prelude::*;
 
 use super::output::Report;
@@ -11,6 +11,8 @@ use crate::Error;
 const WIDTH: u32 = 900;
 /// Of each panel.
 const HEIGHT: u32 = 320;
+/// Room for the label of a group of bars.
+const GROUP: u32 = 120;
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0x1f, 0x77, 0xb4),
     RGBColor(0xd6, 0x27, 0x28),
@@ -92,7 +94,7 @@ pub(super) fn serve(report: &Report, path: &Path) -> Result<(), Error> {
         panels.push(Panel { title: "Resident memory", x: "seconds", y: "MiB", lines });
     }
     let pieces: Vec<_> = panels.iter().map(|panel| |area: &Area<'_>| panel.draw(area)).collect();
-    save(path, &pieces)
+    save(path, WIDTH, &pieces)
 }
 
 /// Draws bars, one panel below the other.
@@ -101,28 +103,39 @@ pub(super) fn serve(report: &Report, path: &Path) -> Result<(), Error> {
 /// [`Error::File`].
 pub(super) fn bars(panels: &[Bars], path: &Path) -> Result<(), Error> {
     let pieces: Vec<_> = panels.iter().map(|panel| |area: &Area<'_>| panel.draw(area)).collect();
-    save(path, &pieces)
+    let groups = panels.iter().map(|panel| panel.groups.len()).max().and_then(|n| u32::try_from(n).ok());
+    save(path, WIDTH.max(groups.unwrap_or(0) * GROUP), &pieces)
 }
 
-/// Each value and the share of values up to it.
+/// The share of values up to each of them, as steps.
 #[expect(clippy::cast_precision_loss, reason = "counts")]
 fn shares(mut values: Vec<f64>) -> Vec<(f64, f64)> {
     values.sort_by(f64::total_cmp);
     let count = values.len() as f64;
-    values.into_iter().enumerate().map(|(at, value)| (value, (at + 1) as f64 / count)).collect()
+    let step = |(at, value)| [(value, at as f64 / count), (value, (at + 1) as f64 / count)];
+    values.into_iter().enumerate().flat_map(step).collect()
 }
 
-fn save(path: &Path, panels: &[impl Fn(&Area<'_>) -> Drawn]) -> Result<(), Error> {
+fn save(path: &Path, width: u32, panels: &[impl Fn(&Area<'_>) -> Drawn]) -> Result<(), Error> {
     let mut svg = String::new();
     let count = u32::try_from(panels.len()).unwrap_or(1).max(1);
     {
-        let root = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT * count)).into_drawing_area();
+        let root = SVGBackend::with_string(&mut svg, (width, HEIGHT * count)).into_drawing_area();
         let drawn = root.fill(&WHITE).map_err(|error| error.to_string());
         let areas = root.split_evenly((count as usize, 1));
         let drawn = drawn.and_then(|()| areas.iter().zip(panels).try_for_each(|(area, panel)| panel(area)));
         drawn.and_then(|()| root.present().map_err(|e| e.to_string())).map_err(|error| Error::file(path, error))?;
     }
     std::fs::write(path, svg).map_err(|error| Error::file(path, error))
+}
+
+/// Says which colour is what.
+fn key<'a, 'b: 'a, C: CoordTranslate>(
+    chart: &mut ChartContext<'a, SVGBackend<'b>, C>,
+    at: SeriesLabelPosition,
+) -> Drawn {
+    let mut labels = chart.configure_series_labels();
+    labels.position(at).background_style(WHITE.mix(0.8)).border_style(BLACK).draw().map_err(|error| error.to_string())
 }
 
 fn colour(at: usize) -> RGBColor {
@@ -141,7 +154,13 @@ impl Panel {
             .y_label_area_size(56)
             .build_cartesian_2d(0.0..right, 0.0..top)
             .map_err(|error| error.to_string())?;
-        chart.configure_mesh().x_desc(self.x).y_desc(self.y).draw().map_err(|error| error.to_string())?;
+        chart
+            .configure_mesh()
+            .max_light_lines(1)
+            .x_desc(self.x)
+            .y_desc(self.y)
+            .draw()
+            .map_err(|error| error.to_string())?;
         for (at, line) in self.lines.iter().enumerate() {
             let style = colour(at).stroke_width(2);
             chart
@@ -150,18 +169,18 @@ impl Panel {
                 .label(line.label.as_str())
                 .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], style));
         }
-        let labels = chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK).draw();
-        labels.map_err(|error| error.to_string())
+        key(&mut chart, SeriesLabelPosition::LowerRight)
     }
 }
 
 impl Bars {
     #[expect(clippy::cast_precision_loss, reason = "counts")]
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of a group")]
+    #[expect(clippy::cast_possible_truncation, reason = "a position in the drawing")]
     fn draw(&self, area: &Area<'_>) -> Drawn {
         let heights = || self.groups.iter().flat_map(|(_, bars)| bars.iter().flatten().copied()).filter(|h| *h > 0.0);
         let low = heights().fold(f64::INFINITY, f64::min).min(1e6) / 2.0;
-        let high = heights().fold(low * 4.0, f64::max) * 2.0;
+        // Room for the names above the bars.
+        let high = heights().fold(low * 4.0, f64::max) * 10.0;
         let (count, width) = (self.groups.len(), self.names.len() as f64 + 1.0);
         let mut chart = ChartBuilder::on(area)
             .caption(self.title.as_str(), ("sans-serif", 18))
@@ -191,8 +210,7 @@ impl Bars {
             let at = (x as i32, i32::try_from(down).unwrap_or(0) - 34);
             area.draw(&Text::new(label.clone(), at, ("sans-serif", 13))).map_err(|error| error.to_string())?;
         }
-        let labels = chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK).draw();
-        labels.map_err(|error| error.to_string())
+        key(&mut chart, SeriesLabelPosition::UpperRight)
     }
 }
 

@@ -14,6 +14,8 @@ pub enum BenchCommand {
     Serve(ServeArgs),
     /// Policies, protocols and lengths of prompts against each other, one request at a time
     Decode(DecodeArgs),
+    /// The operations that the enclave computes itself, at a model's sizes
+    Ops(OpsArgs),
 }
 
 /// `bifrost bench serve`.
@@ -100,6 +102,21 @@ pub struct DecodeArgs {
     /// The daemons; every policy is measured, whatever the policy here.
     #[command(flatten)]
     pub local: LocalArgs,
+    /// Where figures go.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `bifrost bench ops`.
+#[derive(Args)]
+#[command(group = clap::ArgGroup::new("source").args(["model", "synthetic"]))]
+pub struct OpsArgs {
+    /// A GGUF file, a Hugging Face directory, or a name of the catalogue [default: smollm2-135m]
+    #[arg(long, value_name = "PATH|NAME")]
+    pub model: Option<String>,
+    /// A shape with seeded random weights
+    #[arg(long, value_name = "NAME")]
+    pub synthetic: Option<String>,
     /// Where figures go.
     #[command(flatten)]
     pub output: OutputArgs,
