@@ -69,7 +69,7 @@ pub struct LocalArgs {
     pub evaluator_memory: Option<u64>,
     /// Lanes the runtime keeps ready for masked delegation, one for each token that goes through the evaluator; 0 is as
     /// many as its memory for them allows [default: the runtime's own; in a demo, 64 or what its request may take; in a
-    /// proxy, 512]
+    /// proxy, 512; in a bench, what it takes, up to 2048]
     #[arg(long, value_name = "N")]
     pub lanes: Option<u32>,
     /// Memory of the runtime for lanes, bytes or e.g. 2GiB [default: the runtime's own]

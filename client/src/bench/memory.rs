@@ -10,6 +10,9 @@ use super::figures::slope;
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
 
+/// A slope of fewer samples than this is the daemon's waking up.
+const ENOUGH: usize = 10;
+
 /// Seconds since the begin, and MiB.
 pub(super) type Samples = Vec<(f64, f64)>;
 
@@ -32,7 +35,7 @@ pub(super) struct Resident {
     pub(super) first_mib: Option<f64>,
     pub(super) last_mib: Option<f64>,
     pub(super) max_mib: Option<f64>,
-    /// Least squares over all samples; null when there are fewer than two.
+    /// Least squares over all samples; null when there are too few to mean anything.
     pub(super) slope_mib_per_minute: Option<f64>,
     /// The same over the second half, where caches have filled.
     pub(super) slope_of_second_half: Option<f64>,
@@ -81,13 +84,14 @@ impl Resident {
     fn of(process: &'static str, samples: Samples) -> Self {
         let mib = || samples.iter().map(|(_, mib)| *mib);
         let minutes: Vec<_> = samples.iter().map(|(seconds, mib)| (seconds / 60.0, *mib)).collect();
+        let enough = Some(&minutes[..]).filter(|all| all.len() >= ENOUGH);
         Self {
             process,
             first_mib: mib().next(),
             last_mib: mib().next_back(),
             max_mib: mib().max_by(f64::total_cmp),
-            slope_mib_per_minute: slope(&minutes),
-            slope_of_second_half: minutes.get(minutes.len() / 2..).and_then(slope),
+            slope_mib_per_minute: enough.and_then(slope),
+            slope_of_second_half: enough.and_then(|all| slope(&all[all.len() / 2..])),
             samples,
         }
     }
@@ -122,6 +126,8 @@ mod tests {
         let settles = Resident::of("x", settles);
         assert!(settles.slope_of_second_half.is_some_and(|slope| slope.abs() < 1e-9), "{settles:?}");
         assert_eq!((settles.first_mib, settles.max_mib), (Some(0.0), Some(60.0)));
+        let short = Resident::of("x", vec![(0.0, 1.0), (1.0, 9.0)]);
+        assert!(short.slope_mib_per_minute.is_none() && short.last_mib == Some(9.0));
         let nothing = Resident::of("x", Samples::new());
         assert!(nothing.last_mib.is_none() && nothing.slope_of_second_half.is_none());
     }
