@@ -7,8 +7,10 @@ use proto::v1;
 
 use crate::model::DEFAULT;
 
+mod bench;
 mod values;
 
+pub use bench::{BenchCommand, DecodeArgs, OpsArgs, OutputArgs, ServeArgs};
 pub use values::{Policy, Protocol, Residency, Weights};
 use values::{number, size};
 
@@ -32,6 +34,9 @@ pub enum Command {
     Proxy(ProxyArgs),
     /// Watch running daemons: requests, tokens, lanes, evaluators, alarms
     Top(TopArgs),
+    /// Measure: load on an endpoint, protocols and policies against each other
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Fetch and inspect models
     #[command(subcommand)]
     Model(ModelCommand),
@@ -46,7 +51,7 @@ pub enum ModelCommand {
     Inspect(InspectArgs),
 }
 
-/// The daemons that `demo` and `generate` start.
+/// The daemons that a command starts.
 #[derive(Args, Clone)]
 pub struct LocalArgs {
     /// Precision of the weights
@@ -66,7 +71,7 @@ pub struct LocalArgs {
     pub evaluator_memory: Option<u64>,
     /// Lanes the runtime keeps ready for masked delegation, one for each token that goes through the evaluator; 0 is as
     /// many as its memory for them allows [default: the runtime's own; in a demo, 64 or what its request may take; in a
-    /// proxy, 512]
+    /// proxy, 512; in a bench, what it takes, up to 2048]
     #[arg(long, value_name = "N")]
     pub lanes: Option<u32>,
     /// Memory of the runtime for lanes, bytes or e.g. 2GiB [default: the runtime's own]

@@ -72,6 +72,7 @@ pub struct Deployment {
     // Fields are dropped in this order: the runtime before the evaluator it talks to.
     runtime: Daemon,
     evaluator: Option<Daemon>,
+    address: Address,
     connection: Runtime,
     description: v1::DescribeResponse,
     _certificates: Certificates,
@@ -116,13 +117,26 @@ impl Deployment {
         };
         let (connection, description) = ready(&mut runtime, evaluator.as_mut(), &address, &complaint).await?;
         progress.idle();
-        Ok(Self { runtime, evaluator, connection, description, _certificates: certificates })
+        Ok(Self { runtime, evaluator, address, connection, description, _certificates: certificates })
     }
 
     /// The connection to the runtime.
     #[must_use]
     pub fn connection(&self) -> &Runtime {
         &self.connection
+    }
+
+    /// Where the runtime is, and the certificate it knows us by.
+    #[must_use]
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Names and process ids of the daemons.
+    #[must_use]
+    pub fn processes(&self) -> Vec<(&'static str, u32)> {
+        let evaluator = self.evaluator.as_ref().map(|evaluator| (EVALUATOR, evaluator.pid()));
+        std::iter::once((RUNTIME, self.runtime.pid())).chain(evaluator).collect()
     }
 
     /// What the runtime serves, asked when it was ready.

@@ -1,4 +1,4 @@
-//! What a person runs: `bifrost demo`, `generate`, `proxy`, `model fetch` and `model inspect`.
+//! What a person runs: `bifrost demo`, `generate`, `proxy`, `bench`, `model fetch` and `model inspect`.
 //!
 //! The library half is what the binary is made of and what the end-to-end tests reuse: certificates made on
 //! the spot ([`certificates`]), daemons started and always ended ([`daemon`], [`deployment`]), the gRPC client
@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod certificates;
 pub mod cli;
 pub mod daemon;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use client::cli::{Cli, Command, ModelCommand};
+use client::cli::{BenchCommand, Cli, Command, ModelCommand};
 use client::progress::Progress;
 use client::stop::{Stop, signalled};
-use client::{Error, demo, generate, model, proxy, top};
+use client::{Error, bench, demo, generate, model, proxy, top};
 
 /// Exit status for a bad command line (sysexits `EX_USAGE`).
 const USAGE: u8 = 64;
@@ -51,6 +51,9 @@ async fn run(command: &Command, progress: &Arc<Progress>, stop: &Stop) -> Result
         Command::Generate(args) => generate::run(args, progress, stop).await,
         Command::Proxy(args) => proxy::run(args, progress, stop).await,
         Command::Top(args) => top::run(args).await,
+        Command::Bench(BenchCommand::Serve(args)) => bench::serve::run(args, progress, stop).await,
+        Command::Bench(BenchCommand::Decode(args)) => bench::decode::run(args, progress, stop).await,
+        Command::Bench(BenchCommand::Ops(args)) => bench::ops::run(args, progress, stop).await,
         Command::Model(ModelCommand::Fetch(args)) => model::run_fetch(args, progress, stop).await,
         Command::Model(ModelCommand::Inspect(args)) => model::run_inspect(args, progress, stop).await,
     }

@@ -77,7 +77,17 @@ fn temp() -> tempfile::TempDir {
 fn help_names_every_command_and_flag() {
     let cache = temp();
     for (args, words) in [
-        (vec!["--help"], "demo generate model"),
+        (vec!["--help"], "demo generate proxy bench model"),
+        (vec!["bench", "--help"], "serve decode ops"),
+        (
+            vec!["bench", "serve", "--help"],
+            "--url --api-key --model --synthetic --protocol --concurrency --rate --sweep --requests --seconds --warmup \
+             --prompt-tokens --max-tokens --seed --verify --lanes --policy --json --plot",
+        ),
+        (
+            vec!["bench", "decode", "--help"],
+            "--model --synthetic --protocols --prompt-tokens --max-tokens --repeat --plot",
+        ),
         (vec!["model", "--help"], "fetch inspect"),
         (
             vec!["demo", "--help"],
@@ -121,6 +131,34 @@ fn arguments_out_of_range_are_refused() {
         (vec!["demo", "--evaluator-memory", "-1"], ["-1", "unexpected", "argument"]),
         (vec!["generate", "--model", "a", "--synthetic", "b"], ["--model", "--synthetic", "cannot be used with"]),
         (vec!["generate", "--prompt", "a", "--prompt-file", "b"], ["--prompt", "--prompt-file", "cannot be used with"]),
+        (
+            vec!["bench", "serve", "--rate", "2", "--concurrency", "2"],
+            ["--rate", "--concurrency", "cannot be used with"],
+        ),
+        (vec!["bench", "serve", "--sweep", "1,2", "--rate", "2"], ["--sweep", "--rate", "cannot be used with"]),
+        (vec!["bench", "serve", "--sweep", "1,2", "--seconds", "2"], ["--seconds", "--sweep", "cannot be used with"]),
+        (
+            vec!["bench", "serve", "--requests", "1", "--seconds", "2"],
+            ["--requests", "--seconds", "cannot be used with"],
+        ),
+        (vec!["bench", "serve", "--url", "http://a:1", "--model", "b"], ["--url", "--model", "cannot be used with"]),
+        (vec!["bench", "serve", "--url", "https://a:1"], ["--url", "https://a:1", "http://HOST:PORT"]),
+        (
+            vec!["bench", "serve", "--url", "http://a:1", "--plot", "/no/such/a.svg"],
+            ["--plot", "/no/such/a.svg", "exists"],
+        ),
+        (vec!["bench", "serve", "--concurrency", "0"], ["--concurrency", "0", "1.."]),
+        (vec!["bench", "serve", "--sweep", "1,0"], ["--sweep", "0", "1.."]),
+        (vec!["bench", "serve", "--rate", "0"], ["--rate", "0", "above 0"]),
+        (vec!["bench", "serve", "--requests", "0"], ["--requests", "0", "1.."]),
+        (vec!["bench", "serve", "--seconds", "0"], ["--seconds", "0", "1.."]),
+        (vec!["bench", "serve", "--prompt-tokens", "0"], ["--prompt-tokens", "0", "1.."]),
+        (vec!["bench", "serve", "--max-tokens", "0"], ["--max-tokens", "0", "1.."]),
+        (vec!["bench", "decode", "--max-tokens", "1"], ["--max-tokens", "1", "2.."]),
+        (vec!["bench", "ops", "--model", "a", "--synthetic", "b"], ["--model", "--synthetic", "cannot be used with"]),
+        (vec!["bench", "decode", "--repeat", "0"], ["--repeat", "0", "1.."]),
+        (vec!["bench", "decode", "--prompt-tokens", "1,0"], ["--prompt-tokens", "0", "1.."]),
+        (vec!["bench", "decode", "--protocols", "local"], ["--protocols", "local", "cpu_tee"]),
     ] {
         refuses(&mut bifrost(cache.path(), &args), 64, &words);
     }
@@ -152,7 +190,9 @@ fn unknown_models_are_refused_by_name() {
 fn missing_daemons_are_named_with_the_command_that_builds_them() {
     let alone = temp();
     let lonely = lonely(alone.path());
-    for args in [vec!["demo"], vec!["demo", "--json"], vec!["generate", "--prompt", "x", "--json"]] {
+    for args in
+        [vec!["demo"], vec!["demo", "--json"], vec!["generate", "--prompt", "x", "--json"], vec!["bench", "serve"]]
+    {
         let program = alone.path().join("gpu-evaluator");
         let words = [program.to_str().unwrap(), "cargo build --release"];
         refuses(Command::new(&lonely).args(args).env("BIFROST_CACHE", alone.path().join("cache")), 1, &words);

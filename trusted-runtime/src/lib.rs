@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bench_ops;
 pub mod config;
 pub mod engine;
 pub mod error;

@@ -5,7 +5,7 @@
 use clap::{Args, Parser, Subcommand};
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 use tracing_subscriber::EnvFilter;
-use trusted_runtime::{Error, config::Config, inspect, serve};
+use trusted_runtime::{Error, bench_ops, config::Config, inspect, serve};
 
 /// Serves a language model from inside an enclave; linear layers may run, encrypted, on an evaluator.
 #[derive(Parser)]
@@ -40,6 +40,13 @@ enum Command {
         /// Print one JSON object.
         #[arg(long)]
         json: bool,
+    },
+    /// Time the operations that are never delegated, at a model's sizes; prints one JSON object.
+    #[command(hide = true)]
+    BenchOps {
+        /// A GGUF file, a Hugging Face directory, or synthetic:NAME.
+        #[arg(long, value_name = "SOURCE")]
+        model: String,
     },
 }
 
@@ -203,6 +210,7 @@ fn main() -> ExitCode {
     }
     let outcome = match cli.command {
         Some(Command::Inspect { source, fidelity, json }) => inspect::run(&source, fidelity, json),
+        Some(Command::BenchOps { model }) => bench_ops::run(&model),
         Some(Command::Serve(flags)) => run(&flags),
         None => run(&cli.serve),
     };

@@ -17,6 +17,7 @@ mod ops;
 mod rotary;
 mod source;
 mod synthetic;
+mod timed;
 
 pub use chat::ChatTemplate;
 pub use config::ModelConfig;
@@ -25,6 +26,7 @@ pub use inspect::{Summary, TypeCount, inspect};
 pub use kv::KvCache;
 pub use quantize::{QuantizedMatrix, Weights};
 pub use source::{FloatModel, LoadOptions, LoadedModel, load, load_float, load_with};
+pub use timed::{Timed, time};
 pub use tokenizer::Tokenizer;
 
 use crate::{

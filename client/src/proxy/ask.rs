@@ -106,8 +106,8 @@ pub(super) fn shared(fields: &mut Fields, shape: Shape) -> Result<Ask, Refusal> 
         stop: stop(fields)?,
         stop_token_ids: stop_token_ids(fields)?,
         include_stop: fields.flag("include_stop_str_in_output")?.unwrap_or(false),
-        cache_salt: fields.text("cache_salt")?.unwrap_or_default(),
         min_tokens: fields.integer("min_tokens", 0..=u32::MAX)?.unwrap_or(0),
+        cache_salt: fields.text("cache_salt")?.unwrap_or_default(),
         ..Default::default()
     };
     let n = fields.integer("n", 1..=MAX_N)?.unwrap_or(1);

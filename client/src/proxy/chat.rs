@@ -156,6 +156,7 @@ mod tests {
             (json!({"max_completion_tokens": -1}), "max_completion_tokens"),
             (json!({"max_completion_tokens": 1, "max_tokens": 2}), "max_tokens"),
             (json!({"min_tokens": -1}), "min_tokens"),
+            (json!({"cache_salt": 7}), "cache_salt"),
             (json!({"stop": ""}), "stop"),
             (json!({"stop": ["a", "b", "c", "d", "e"]}), "stop"),
             (json!({"stop": [1]}), "stop"),
@@ -215,7 +216,8 @@ mod tests {
     fn values_arrive() {
         let ask = parsed(json!({
             "seed": -1, "n": 3, "stop": ["a"], "logit_bias": {"5": -100}, "logprobs": true, "top_logprobs": 2,
-            "max_tokens": 7, "temperature": 0, "stream": true, "stop_token_ids": [9], "min_tokens": 2
+            "max_tokens": 7, "temperature": 0, "stream": true, "stop_token_ids": [9], "min_tokens": 2,
+            "cache_salt": "mine"
         }));
         let ask = ask.ok().unwrap();
         let (first, third) = (ask.request(0), ask.request(2));
@@ -224,6 +226,7 @@ mod tests {
         assert_eq!((sampling.seed, sampling.logprobs, sampling.temperature), (Some(1), Some(2), Some(0.0)));
         assert_eq!(sampling.logit_bias.get(&5), Some(&-100.0));
         assert_eq!((third.max_tokens, third.stop.len(), third.stop_token_ids, third.min_tokens), (7, 1, vec![9], 2));
+        assert_eq!((first.cache_salt.as_str(), third.cache_salt.as_str()), ("mine", "mine"));
         assert_eq!(ask.stream.map(|s| s.usage), Some(false));
     }
 }

@@ -71,11 +71,7 @@ fn attend_one(
     for (keys, _) in view.runs(head, seen.clone()) {
         scores.extend(keys.chunks_exact(dim).map(|key| ops::dot(query, key) * scale));
     }
-    let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    for score in scores.iter_mut() {
-        *score = ops::exp(*score - largest);
-    }
-    let inverse = 1.0 / ops::sum(scores);
+    let inverse = ops::softmax(scores);
     out.fill(0.0);
     let values = view.runs(head, seen).flat_map(|(_, values)| values.chunks_exact(dim));
     for (weight, value) in scores.iter().zip(values) {

@@ -71,6 +71,15 @@ pub(crate) fn exp(x: f32) -> f32 {
     e * power
 }
 
+/// `x = e^(x - max(x))`; returns 1 / sum(x), the factor that makes it a softmax.
+pub(crate) fn softmax(x: &mut [f32]) -> f32 {
+    let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    for v in x.iter_mut() {
+        *v = exp(*v - largest);
+    }
+    1.0 / sum(x)
+}
+
 /// `x·sigmoid(x)`.
 #[inline]
 pub(crate) fn silu(x: f32) -> f32 {
