@@ -231,6 +231,7 @@ impl Config {
                 ResidencyName::Fallback => Wish::Fallback,
                 ResidencyName::Auto => Wish::Auto,
             },
+            budget: None,
             quarantine: Duration::from_secs(e.quarantine_seconds.get().into()),
         };
         config.endpoint()?;

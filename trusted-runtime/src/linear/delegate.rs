@@ -17,7 +17,7 @@ use std::{
 use tokio::runtime::Handle;
 
 /// Vectors of one job; the contract allows 64.
-pub(super) const MAX_VECTORS: usize = 64;
+pub(crate) const MAX_VECTORS: usize = 64;
 /// Failed attempts of one call after which it is given up, whatever time is left.
 const MAX_ATTEMPTS: u32 = 12;
 
@@ -88,8 +88,14 @@ impl Delegate {
         metrics: &Metrics,
     ) -> Result<Arc<Self>, Error> {
         let ids: Vec<[u8; 32]> = plan.matrices.iter().map(|m| m.matrix.int8.id().0).collect();
-        let residents =
-            Residents { ring: ring.clone(), plan: plan.clone(), ids: ids.clone(), residency: config.residency, masked };
+        let residents = Residents {
+            ring: ring.clone(),
+            plan: plan.clone(),
+            ids: ids.clone(),
+            residency: config.residency,
+            budget: config.budget,
+            masked,
+        };
         Ok(Arc::new(Self {
             ring: ring.clone(),
             plan,
