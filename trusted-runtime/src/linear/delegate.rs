@@ -115,12 +115,28 @@ impl Delegate {
     /// # Errors
     /// [`Error::Evaluator`] with the reason if it is not there in time.
     pub fn connect(&self) -> Result<(), Error> {
-        self.link.session(&Call::default(), Instant::now() + self.retry_for).map(drop)
+        self.session().map(drop)
     }
 
     /// The evaluator, while one is connected.
     pub fn describe(&self) -> Option<EvaluatorInfo> {
         self.link.current().map(|s| s.info().clone())
+    }
+
+    /// Bytes of the evaluator's memory, as it says; it is connected after [`Delegate::connect`].
+    ///
+    /// # Errors
+    /// As [`Delegate::connect`].
+    pub fn memory_budget(&self) -> Result<u64, Error> {
+        self.session().map(|s| s.memory_budget)
+    }
+
+    /// The session, waiting up to `retry_for` for it.
+    ///
+    /// # Errors
+    /// As [`Delegate::connect`].
+    pub(crate) fn session(&self) -> Result<Arc<Session>, Error> {
+        self.link.session(&Call::default(), Instant::now() + self.retry_for)
     }
 
     /// Whether a linear call happened within `time`.

@@ -34,6 +34,7 @@ const STREAM_WINDOW: u32 = 16 << 20;
 const CONNECTION_WINDOW: u32 = 32 << 20;
 
 /// Where the evaluator is and how patient to be.
+#[derive(Clone)]
 pub struct EvaluatorConfig {
     /// `https://host:port`; `http://` only with `danger_plaintext`.
     pub endpoint: String,

@@ -372,13 +372,15 @@ mod tests {
 
     #[test]
     fn a_long_prompt_goes_where_products_are_faster_and_a_short_one_stays() {
-        let f = Fixture::new(costs(1e-3));
+        let mut slow = costs(1e-3);
+        slow.enclave.local_multiply_s = 1e-6;
+        let f = Fixture::new(slow);
         let w = wanted(Protocol::Direct, u64::MAX);
         assert_eq!(prefill_site(&f.pricing(), &w, 1).unwrap(), Site::Enclave);
         assert_eq!(prefill_site(&f.pricing(), &w, 200).unwrap(), Site::Evaluator);
         let tee = Wanted { policy: Policy::CpuTee, ..w };
         assert_eq!(prefill_site(&f.pricing(), &tee, 200).unwrap(), Site::Enclave);
-        let alone = Fixture::new(Costs { delegated: None, ..costs(1e-3) });
+        let alone = Fixture::new(Costs { delegated: None, ..slow });
         assert_eq!(prefill_site(&alone.pricing(), &w, 200).unwrap(), Site::Enclave);
     }
 }

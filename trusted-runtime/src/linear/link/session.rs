@@ -66,6 +66,8 @@ pub(crate) struct Session {
     stop: CancellationToken,
     info: EvaluatorInfo,
     pub(crate) max_message: usize,
+    /// As it has announced.
+    pub(crate) memory_budget: u64,
 }
 
 /// The streams of masked delegation.
@@ -126,7 +128,8 @@ impl Session {
             let first = reasons.next().unwrap_or_default();
             if first == online::CLOSED { reasons.find(|r| r != online::CLOSED).unwrap_or(first) } else { first }
         });
-        Ok((Arc::new(Self { direct, masked, stop, info, max_message }), end))
+        let memory_budget = hello.memory_budget_bytes;
+        Ok((Arc::new(Self { direct, masked, stop, info, max_message, memory_budget }), end))
     }
 
     pub(crate) fn info(&self) -> &EvaluatorInfo {
