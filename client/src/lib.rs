@@ -16,6 +16,7 @@ pub mod generate;
 pub mod inference;
 pub mod lanes;
 pub mod model;
+pub mod plan;
 pub mod progress;
 pub mod proxy;
 pub mod report;

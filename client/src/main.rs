@@ -10,7 +10,7 @@ use clap::Parser;
 use client::cli::{Cli, Command, ModelCommand};
 use client::progress::Progress;
 use client::stop::{Stop, signalled};
-use client::{Error, demo, generate, model, proxy};
+use client::{Error, demo, generate, model, plan, proxy};
 
 /// Exit status for a bad command line (sysexits `EX_USAGE`).
 const USAGE: u8 = 64;
@@ -52,6 +52,7 @@ async fn run(command: &Command, progress: &Arc<Progress>, stop: &Stop) -> Result
         Command::Proxy(args) => proxy::run(args, progress, stop).await,
         Command::Model(ModelCommand::Fetch(args)) => model::run_fetch(args, progress, stop).await,
         Command::Model(ModelCommand::Inspect(args)) => model::run_inspect(args, progress, stop).await,
+        Command::Model(ModelCommand::Plan(args)) => plan::run(args, progress, stop).await,
     }
 }
 
