@@ -25,7 +25,7 @@ pub const RUNTIME: &str = "trusted-runtime";
 /// A large model takes minutes to load on a small machine; beyond this something hangs.
 const START_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Binding a port takes milliseconds.
-const LISTEN_LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LISTEN_LIMIT: Duration = Duration::from_secs(60);
 /// Time a complaint about the evaluator has to dissolve.
 const COMPLAINT_GRACE: Duration = Duration::from_secs(2);
 /// How the runtime's complaint about the evaluator begins; its `reason` field says why.
@@ -233,7 +233,7 @@ async fn ready(
     }
 }
 
-fn evaluator_args(daemons: &LocalArgs, certificates: &Certificates) -> Vec<OsString> {
+pub(crate) fn evaluator_args(daemons: &LocalArgs, certificates: &Certificates) -> Vec<OsString> {
     let mut args: Vec<OsString> = vec!["--listen".into(), "127.0.0.1:0".into()];
     args.extend(tls(certificates, Role::Evaluator));
     if let Some(threads) = daemons.threads {
@@ -259,15 +259,26 @@ fn runtime_args(setup: &Setup, certificates: &Certificates, evaluator_port: Opti
     }
     args.extend(tls(certificates, Role::Runtime));
     if let Some(port) = evaluator_port {
-        args.extend(["--evaluator".into(), format!("https://127.0.0.1:{port}").into()]);
-        args.extend(["--evaluator-ca".into(), certificates.ca().into()]);
-        args.extend(["--evaluator-cert".into(), certificates.cert(Role::Runtime).into()]);
-        args.extend(["--evaluator-key".into(), certificates.key(Role::Runtime).into()]);
+        args.extend(towards(certificates, port));
     }
     if let Some(threads) = setup.daemons.threads {
         args.extend(["--threads".into(), threads.to_string().into()]);
     }
     args
+}
+
+/// Where a runtime's evaluator is, and the files of mutual TLS with it.
+pub(crate) fn towards(certificates: &Certificates, port: u16) -> [OsString; 8] {
+    [
+        "--evaluator".into(),
+        format!("https://127.0.0.1:{port}").into(),
+        "--evaluator-ca".into(),
+        certificates.ca().into(),
+        "--evaluator-cert".into(),
+        certificates.cert(Role::Runtime).into(),
+        "--evaluator-key".into(),
+        certificates.key(Role::Runtime).into(),
+    ]
 }
 
 /// The server side of mutual TLS, which both daemons spell alike.

@@ -10,7 +10,7 @@ use clap::Parser;
 use client::cli::{BenchCommand, Cli, Command, ModelCommand};
 use client::progress::Progress;
 use client::stop::{Stop, signalled};
-use client::{Error, bench, demo, generate, model, proxy, top};
+use client::{Error, bench, demo, generate, model, plan, proxy, top};
 
 /// Exit status for a bad command line (sysexits `EX_USAGE`).
 const USAGE: u8 = 64;
@@ -56,6 +56,7 @@ async fn run(command: &Command, progress: &Arc<Progress>, stop: &Stop) -> Result
         Command::Bench(BenchCommand::Ops(args)) => bench::ops::run(args, progress, stop).await,
         Command::Model(ModelCommand::Fetch(args)) => model::run_fetch(args, progress, stop).await,
         Command::Model(ModelCommand::Inspect(args)) => model::run_inspect(args, progress, stop).await,
+        Command::Model(ModelCommand::Plan(args)) => plan::run(args, progress, stop).await,
     }
 }
 

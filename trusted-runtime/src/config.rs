@@ -283,6 +283,7 @@ impl Config {
                 ResidencyName::Fallback => Wish::Fallback,
                 ResidencyName::Auto => Wish::Auto,
             },
+            budget: None,
             quarantine: Duration::from_secs(e.quarantine_seconds.get().into()),
         };
         config.endpoints()?;
@@ -372,7 +373,7 @@ fn bytes(field: &str, text: &str) -> Result<u64, Error> {
 }
 
 /// "8 GiB", "500MB", "4096".
-fn size(text: &str) -> Option<u64> {
+pub(crate) fn size(text: &str) -> Option<u64> {
     let text = text.trim();
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let unit: u64 = match unit.trim() {

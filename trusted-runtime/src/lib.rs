@@ -13,6 +13,7 @@ pub mod inspect;
 pub mod linear;
 pub mod metrics;
 pub mod model;
+pub mod plan;
 pub mod planner;
 pub mod pool;
 pub mod progress;

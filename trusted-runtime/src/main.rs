@@ -5,7 +5,7 @@
 use clap::{Args, Parser, Subcommand};
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 use tracing_subscriber::EnvFilter;
-use trusted_runtime::{Error, bench_ops, config::Config, inspect, serve};
+use trusted_runtime::{Error, bench_ops, config::Config, inspect, plan, serve};
 
 /// Serves a language model from inside an enclave; linear layers may run, encrypted, on an evaluator.
 #[derive(Parser)]
@@ -30,6 +30,8 @@ enum LogFormat {
 enum Command {
     /// Serve the Inference service (the default).
     Serve(Box<Flags>),
+    /// Say who computes what of a model, and what it costs; needs the evaluator that serve would have.
+    Plan(Box<PlanArgs>),
     /// Say what a model file holds, and with --fidelity how close its quantizations come to it.
     Inspect {
         /// A GGUF file, a Hugging Face directory, or synthetic:NAME.
@@ -48,6 +50,31 @@ enum Command {
         #[arg(long, value_name = "SOURCE")]
         model: String,
     },
+}
+
+/// Flags of `plan` beside those of `serve`.
+#[derive(Args)]
+struct PlanArgs {
+    #[command(flatten)]
+    flags: Flags,
+    /// Memory of the evaluator that may be used, bytes or e.g. 2GiB; all of it unless given.
+    #[arg(long, value_name = "SIZE")]
+    budget: Option<String>,
+    /// Positions of the prompt, which a decode step finds in its cache.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    positions: u32,
+    /// Let groups stay inside whose delegation is predicted slower.
+    #[arg(long)]
+    allow_enclave: bool,
+    /// Measure costs although they are known from an earlier time.
+    #[arg(long)]
+    recalibrate: bool,
+    /// Decode 16 tokens by the plan and print what they cost beside it.
+    #[arg(long)]
+    run: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Each flag replaces the setting of the configuration file that its help names.
@@ -211,6 +238,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Some(Command::Inspect { source, fidelity, json }) => inspect::run(&source, fidelity, json),
         Some(Command::BenchOps { model }) => bench_ops::run(&model),
+        Some(Command::Plan(args)) => plan(&args),
         Some(Command::Serve(flags)) => run(&flags),
         None => run(&cli.serve),
     };
@@ -242,16 +270,40 @@ fn run(flags: &Flags) -> Result<(), Error> {
         print!("{}", trusted_runtime::config::DEFAULTS);
         return Ok(());
     }
-    let environment = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
-    let config = Config::load(flags.config.as_deref(), environment, &flags.settings())?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(config.compute_threads().clamp(2, MAX_NETWORK_THREADS))
-        .enable_all()
-        .build()
-        .map_err(|e| Error::Platform(format!("threads for the network: {e}")))?;
+    let config = configuration(flags)?;
+    let runtime = network(&config)?;
     let outcome = runtime.block_on(serve::serve(&config, flags.exit_with_parent));
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
     outcome
+}
+
+fn plan(args: &PlanArgs) -> Result<(), Error> {
+    let config = configuration(&args.flags)?;
+    let options = plan::Options {
+        budget: args.budget.clone(),
+        positions: args.positions as usize,
+        allow_enclave: args.allow_enclave,
+        recalibrate: args.recalibrate,
+        run: args.run,
+        json: args.json,
+    };
+    let runtime = network(&config)?;
+    let outcome = plan::run(&config, &options, runtime.handle());
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    outcome
+}
+
+fn configuration(flags: &Flags) -> Result<Config, Error> {
+    let environment = std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
+    Config::load(flags.config.as_deref(), environment, &flags.settings())
+}
+
+fn network(config: &Config) -> Result<tokio::runtime::Runtime, Error> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(config.compute_threads().clamp(2, MAX_NETWORK_THREADS))
+        .enable_all()
+        .build()
+        .map_err(|e| Error::Platform(format!("threads for the network: {e}")))
 }
 
 /// `EX_USAGE` of sysexits.h: bad arguments or configuration.

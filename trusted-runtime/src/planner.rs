@@ -3,6 +3,10 @@
 //! All three follow from the weights and the ring, never from the machine, so every path computes the
 //! same integers. A matrix that does not fit is refused by name.
 
+pub mod calibration;
+pub mod choice;
+pub mod costs;
+pub mod graph;
 pub mod residency;
 pub mod shard;
 pub mod tiling;

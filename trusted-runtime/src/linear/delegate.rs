@@ -17,7 +17,7 @@ use std::{
 use tokio::runtime::Handle;
 
 /// Vectors of one job; the contract allows 64.
-pub(super) const MAX_VECTORS: usize = 64;
+pub(crate) const MAX_VECTORS: usize = 64;
 /// Failed attempts of one call after which it is given up, whatever time is left.
 const MAX_ATTEMPTS: u32 = 12;
 
@@ -88,8 +88,14 @@ impl Delegate {
         metrics: &Metrics,
     ) -> Result<Arc<Self>, Error> {
         let ids: Vec<[u8; 32]> = plan.matrices.iter().map(|m| m.matrix.int8.id().0).collect();
-        let residents =
-            Residents { ring: ring.clone(), plan: plan.clone(), ids: ids.clone(), residency: config.residency, masked };
+        let residents = Residents {
+            ring: ring.clone(),
+            plan: plan.clone(),
+            ids: ids.clone(),
+            residency: config.residency,
+            budget: config.budget,
+            masked,
+        };
         Ok(Arc::new(Self {
             ring: ring.clone(),
             plan,
@@ -109,12 +115,28 @@ impl Delegate {
     /// # Errors
     /// [`Error::Evaluator`] with the reason if it is not there in time.
     pub fn connect(&self) -> Result<(), Error> {
-        self.link.session(&Call::default(), Instant::now() + self.retry_for).map(drop)
+        self.session().map(drop)
     }
 
     /// The evaluator, while one is connected.
     pub fn describe(&self) -> Option<EvaluatorInfo> {
         self.link.current().map(|s| s.info().clone())
+    }
+
+    /// Bytes of the evaluator's memory, as it says; it is connected after [`Delegate::connect`].
+    ///
+    /// # Errors
+    /// As [`Delegate::connect`].
+    pub fn memory_budget(&self) -> Result<u64, Error> {
+        self.session().map(|s| s.memory_budget)
+    }
+
+    /// The session, waiting up to `retry_for` for it.
+    ///
+    /// # Errors
+    /// As [`Delegate::connect`].
+    pub(crate) fn session(&self) -> Result<Arc<Session>, Error> {
+        self.link.session(&Call::default(), Instant::now() + self.retry_for)
     }
 
     /// Whether a linear call happened within `time`.

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::Error;
 use job::Job;
+pub(crate) use job::blocks_a_part;
 use std::{
     sync::{Arc, OnceLock, atomic::Ordering},
     time::Instant,

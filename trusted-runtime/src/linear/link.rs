@@ -38,6 +38,7 @@ const STREAM_WINDOW: u32 = 16 << 20;
 const CONNECTION_WINDOW: u32 = 32 << 20;
 
 /// Where the evaluator is and how patient to be.
+#[derive(Clone)]
 pub struct EvaluatorConfig {
     /// `https://host:port`; `http://` only with `danger_plaintext`.
     pub endpoint: String,
@@ -57,6 +58,8 @@ pub struct EvaluatorConfig {
     pub deadline: Duration,
     /// Which matrices should be held in NTT form.
     pub residency: Wish,
+    /// Bytes of its memory that the model may take; all of its budget if none are said.
+    pub budget: Option<u64>,
     /// How long an evaluator whose answer failed a check is not spoken to.
     pub quarantine: Duration,
 }
@@ -130,6 +133,8 @@ pub(crate) struct Residents {
     /// Digest of each matrix, in the plan's order.
     pub(crate) ids: Vec<[u8; 32]>,
     pub(crate) residency: Wish,
+    /// Bytes on the evaluator that they may take, if less than its budget.
+    pub(crate) budget: Option<u64>,
     /// Whether the streams of masked delegation are wanted.
     pub(crate) masked: bool,
 }

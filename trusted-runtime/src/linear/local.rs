@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 const PARALLEL_WEIGHTS: usize = 1 << 16;
 
 /// From so many vectors on a product with all of them at once is faster.
-const MANY: usize = 5;
+pub(crate) const MANY: usize = 5;
 
 /// Integer matrix products over a thread pool. Results do not depend on the number of threads: every
 /// row is one exact integer sum.

@@ -48,6 +48,23 @@ impl Plan {
         }
     }
 
+    /// [`Plan::residency`], if the evaluator can hold all of it.
+    ///
+    /// # Errors
+    /// The figures, and what may help.
+    pub fn fit(&self, ring: &Ring, ids: &[[u8; 32]], wish: Wish, budget: u64) -> Result<Vec<Residency>, String> {
+        let residency = self.residency(ring, wish, budget);
+        let needed = self.resident_bytes(ring, ids, &residency);
+        if needed <= budget {
+            return Ok(residency);
+        }
+        let (form, hint) = match wish {
+            Wish::Pinned => ("pinned", "; raise its memory budget, or set evaluator.residency to auto"),
+            Wish::Auto | Wish::Fallback => ("int8 (fallback)", "; raise its memory budget"),
+        };
+        Err(format!("its memory budget is {budget} bytes, needed are {needed} for {form} weights{hint}"))
+    }
+
     /// Bytes that the evaluator needs to hold the matrices so; equal matrices (`ids` has their digests) are held once.
     pub fn resident_bytes(&self, ring: &Ring, ids: &[[u8; 32]], residency: &[Residency]) -> u64 {
         let mut seen = HashSet::new();

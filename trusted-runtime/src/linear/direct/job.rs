@@ -6,7 +6,7 @@ use crate::linear::{
     link::{Event, FRAME, POLL, Session},
 };
 use bytes::Bytes;
-use kernels::wire;
+use kernels::{Params, wire};
 use proto::v1::{JobCancel, JobHeader, JobPart, JobTiming, TileAnswer, TileJob, tile_answer, tile_job};
 use std::{
     sync::{
@@ -22,6 +22,12 @@ use trusted_he::{Answers, Decryptor, Encryptor, MatrixCipher, Scratch, Secret, U
 const PART_BYTES: usize = 192 << 10;
 /// Parts that one vector is cut into for overlap, at least, if it has as many blocks.
 const LEAST_PARTS: usize = 4;
+
+/// Input blocks of one part of a vector of `blocks`, for an evaluator that takes messages of `max_message` bytes.
+pub(crate) fn blocks_a_part(params: &Params, blocks: usize, max_message: usize) -> usize {
+    let limit = PART_BYTES.min(max_message.saturating_sub(FRAME)) / wire::encoded_len(params, params.n());
+    limit.min(blocks.div_ceil(LEAST_PARTS)).max(1)
+}
 
 impl From<trusted_he::Error> for Failure {
     fn from(e: trusted_he::Error) -> Self {
@@ -162,9 +168,7 @@ impl Job<'_> {
         self.send(job, tile_job::Body::Header(header), &mut hand.blocked)?;
         let params = self.cipher.ring().params();
         let blocks = self.cipher.tiling().blocks();
-        let block_bytes = wire::encoded_len(params, self.cipher.ring().n());
-        let limit = PART_BYTES.min(self.session.max_message.saturating_sub(FRAME)) / block_bytes;
-        let share = limit.min(blocks.div_ceil(LEAST_PARTS)).max(1);
+        let share = blocks_a_part(params, blocks, self.session.max_message);
         let work = |hand: &mut Hand| -> Result<(), Failure> {
             let mut words = Vec::new();
             for (v, encryptor) in vectors.iter().enumerate() {

@@ -5,7 +5,6 @@ use super::{
     online::{self, Online},
     stream::JobStream,
 };
-use crate::planner::residency::Wish;
 use bytes::Bytes;
 use proto::v1::{
     BulkAnswer, BulkJob, EvaluatorInfo, HelloRequest, HelloResponse, LookupRequest, MatrixHeader, MatrixState,
@@ -67,6 +66,8 @@ pub(crate) struct Session {
     stop: CancellationToken,
     info: EvaluatorInfo,
     pub(crate) max_message: usize,
+    /// As it has announced.
+    pub(crate) memory_budget: u64,
 }
 
 /// The streams of masked delegation.
@@ -127,7 +128,8 @@ impl Session {
             let first = reasons.next().unwrap_or_default();
             if first == online::CLOSED { reasons.find(|r| r != online::CLOSED).unwrap_or(first) } else { first }
         });
-        Ok((Arc::new(Self { direct, masked, stop, info, max_message }), end))
+        let memory_budget = hello.memory_budget_bytes;
+        Ok((Arc::new(Self { direct, masked, stop, info, max_message, memory_budget }), end))
     }
 
     pub(crate) fn info(&self) -> &EvaluatorInfo {
@@ -305,16 +307,8 @@ impl Residents {
     /// A fatal refusal with the figures if they cannot all be held so within its `budget` (bytes).
     fn headers(&self, budget: u64) -> Result<Vec<MatrixHeader>, Refusal> {
         let size = |x: usize| u32::try_from(x).map_err(|_| fatal(format!("bug: {x} does not fit the contract")));
-        let residency = self.plan.residency(&self.ring, self.residency, budget);
-        let needed = self.plan.resident_bytes(&self.ring, &self.ids, &residency);
-        if needed > budget {
-            let (form, hint) = match self.residency {
-                Wish::Pinned => ("pinned", "; raise its memory budget, or set evaluator.residency to auto"),
-                Wish::Auto | Wish::Fallback => ("int8 (fallback)", "; raise its memory budget"),
-            };
-            let reason = format!("its memory budget is {budget} bytes, needed are {needed} for {form} weights{hint}");
-            return Err(fatal(reason));
-        }
+        let budget = self.budget.map_or(budget, |own| own.min(budget));
+        let residency = self.plan.fit(&self.ring, &self.ids, self.residency, budget).map_err(fatal)?;
         let params_id = Bytes::copy_from_slice(&self.ring.params().id().0);
         let header = |((m, id), residency): ((&crate::planner::PlannedMatrix, &[u8; 32]), Residency)| {
             Ok(MatrixHeader {

@@ -39,6 +39,7 @@ pub(crate) fn config(endpoint: String, retry_for: Duration) -> EvaluatorConfig {
         retry_for,
         deadline: Duration::from_secs(30),
         residency: Wish::Auto,
+        budget: None,
         quarantine: Duration::from_millis(100),
     }
 }
