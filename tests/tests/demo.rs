@@ -130,7 +130,7 @@ fn keys_stay_and_values_are_null_where_nothing_is_known() {
         assert!(local.pointer(&format!("/{}", at.replace('.', "/"))).is_some_and(Value::is_null), "{at}: {local}");
     }
     assert!(local["decode_ms_per_token"].as_f64().is_some_and(|ms| ms > 0.0), "{local}");
-    let one = object(&[&args[..], &["1", "--lanes", "64"]].concat());
+    let one = object(&[&args[..], &["1", "--lanes", "64", "--policy", "hybrid_unified"]].concat());
     assert_eq!(keys(&one, ""), promised);
     let per_token = |k: &&&str| k.contains("per_token") || k.starts_with("breakdown.") || k.starts_with("offline.");
     for at in KEYS.iter().filter(per_token) {

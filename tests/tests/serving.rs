@@ -14,9 +14,9 @@ const TOKENS: u32 = 40;
 /// Requests of different lengths with a common beginning: parts of the longest prompt, some of them twice.
 fn requests(model: &Tiny, protocol: Protocol) -> Vec<v1::GenerateRequest> {
     let longest = model.prompts.iter().map(|p| &p.prompt_ids).max_by_key(|ids| ids.len()).expect("prompts");
-    let long: Vec<u32> = longest.iter().copied().cycle().take(70).collect();
+    let long: Vec<u32> = longest.iter().copied().cycle().take(36).collect();
     let one = |(i, n): (u32, usize)| greedy(&long[..n], TOKENS - i, protocol);
-    (0..).zip([70, 1, 33, 70, 48, 17, 66, 5]).map(one).collect()
+    (0..).zip([36, 1, 33, 36, 20, 17, 35, 5]).map(one).collect()
 }
 
 async fn alone(enclave: &Enclave, requests: &[v1::GenerateRequest]) -> anyhow::Result<Vec<Vec<u32>>> {
@@ -51,7 +51,7 @@ async fn company_pages_and_policies_change_no_token() -> anyhow::Result<()> {
         let evaluator = stage.evaluator(0, &[]).await?;
         let sealed = stage.dir().join(format!("{name}.pages"));
         let sealed = sealed.to_string_lossy();
-        // Some seven pages for eight requests of up to seven pages each.
+        // Some pages for eight requests of up to five pages each.
         let little = ["--kv-memory", if name == "llama" { "100KiB" } else { "140KiB" }];
         let flags = ["--kv-backend", "sealed", "--kv-file", &sealed, "--metrics-listen", "127.0.0.1:0"];
         let flags = [&flags[..], &little, &["--protocol", "masked", "--lanes", "256"]].concat();

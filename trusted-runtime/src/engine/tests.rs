@@ -16,10 +16,9 @@ use std::sync::{
 const VOCAB: usize = 64;
 const END: u32 = 60;
 
-/// Counts its live caches; `gate` lets a test hold a step; token 50 panics, token 51 loses its evaluator, token 52 has a
+/// Counts its pages; `gate` lets a test hold a step; token 50 panics, token 51 loses its evaluator, token 52 has a
 /// fault of its own. A page holds one token.
 struct Successor {
-    caches: Arc<AtomicUsize>,
     gate: Option<Arc<Barrier>>,
     pages: usize,
     used: Arc<AtomicUsize>,
@@ -31,7 +30,6 @@ struct Successor {
 type Passes = Arc<Mutex<Vec<(Site, Vec<usize>)>>>;
 
 struct Counted {
-    caches: Arc<AtomicUsize>,
     used: Arc<AtomicUsize>,
     len: usize,
 }
@@ -39,7 +37,6 @@ struct Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         self.clear();
-        self.caches.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -70,8 +67,7 @@ impl Runner for Successor {
     }
 
     fn new_cache(&self, _: Salt) -> Counted {
-        self.caches.fetch_add(1, Ordering::SeqCst);
-        Counted { caches: self.caches.clone(), used: self.used.clone(), len: 0 }
+        Counted { used: self.used.clone(), len: 0 }
     }
 
     fn pages(&self) -> (usize, usize) {
@@ -129,7 +125,7 @@ impl Runner for Successor {
 
 struct Fixture {
     engine: Engine<Successor>,
-    caches: Arc<AtomicUsize>,
+    used: Arc<AtomicUsize>,
     passes: Passes,
     hold: Arc<Mutex<()>>,
 }
@@ -143,18 +139,11 @@ fn engine(max_queue: usize, max_running: usize, pages: usize, gate: Option<Arc<B
 }
 
 fn engine_of(limits: Limits, pages: usize, gate: Option<Arc<Barrier>>) -> Fixture {
-    let (caches, passes, hold) = (Arc::new(AtomicUsize::new(0)), Passes::default(), Arc::new(Mutex::new(())));
-    let runner = Successor {
-        caches: caches.clone(),
-        gate,
-        pages,
-        used: Arc::default(),
-        passes: passes.clone(),
-        hold: hold.clone(),
-    };
+    let (used, passes, hold) = (Arc::new(AtomicUsize::new(0)), Passes::default(), Arc::new(Mutex::new(())));
+    let runner = Successor { gate, pages, used: used.clone(), passes: passes.clone(), hold: hold.clone() };
     let metrics = Metrics::new().expect("metrics");
     let engine = Engine::start(limits, &metrics, vec![(Protocol::Local, runner)]).expect("threads");
-    Fixture { engine, caches, passes, hold }
+    Fixture { engine, used, passes, hold }
 }
 
 const TENANT: Tenant = [7; 32];
@@ -197,7 +186,7 @@ fn tokens_follow_and_end_by_length_or_by_the_model() {
     let ignoring = Request { ignore_eos: true, ..request(&[57], 5) };
     let (tokens, end) = drain(f.engine.submit(Protocol::Local, ignoring).expect("room"));
     assert!(matches!(end, Ok(Finish::Length)) && tokens == [58, 59, 60, 61, 62]);
-    assert_eq!(f.caches.load(Ordering::SeqCst), 0, "caches are freed before the client hears the end");
+    assert_eq!(f.used.load(Ordering::SeqCst), 0, "pages are freed before the client hears the end");
 }
 
 #[test]
@@ -207,7 +196,7 @@ fn a_failure_or_a_panic_ends_one_sequence_only() {
     assert!(matches!(submit(49), (t, Err(Error::Bug(_))) if t == [50]));
     assert!(matches!(submit(51), (t, Err(Error::Evaluator(e))) if t.is_empty() && e.contains("5 s")));
     assert!(matches!(submit(57), (_, Ok(Finish::Stop))));
-    assert_eq!(f.caches.load(Ordering::SeqCst), 0);
+    assert_eq!(f.used.load(Ordering::SeqCst), 0);
 }
 
 #[test]
@@ -238,7 +227,7 @@ fn a_lost_evaluator_ends_all_that_share_the_pass() {
     for (_, end) in tickets.map(drain) {
         assert!(matches!(end, Err(Error::Evaluator(_))));
     }
-    assert_eq!(f.caches.load(Ordering::SeqCst), 0);
+    assert_eq!(f.used.load(Ordering::SeqCst), 0);
 }
 
 #[test]
@@ -250,9 +239,9 @@ fn an_answer_goes_on_unseen_to_an_agreed_length() {
     let mut stopped = f.engine.submit(Protocol::Local, request(&[0], 9)).expect("room");
     assert!(matches!(stopped.events.blocking_recv(), Some(Event::Token(_))));
     stopped.stop();
-    assert!(matches!(drain(stopped), (_, Ok(Finish::Stop))));
+    while !matches!(stopped.events.blocking_recv().expect("an end"), Event::Finished { .. }) {}
     // The engine's end waits for nobody, so its thread must have come to the end of both by itself.
-    while f.caches.load(Ordering::SeqCst) > 0 {
+    while f.used.load(Ordering::SeqCst) > 0 {
         std::thread::yield_now();
     }
     let passes = f.passes.lock().expect("passes");
@@ -269,7 +258,7 @@ fn a_pool_that_is_too_small_costs_time_but_no_token() {
         assert!(matches!(end, Ok(Finish::Length)));
         assert_eq!(tokens, (first..first + 8).collect::<Vec<u32>>());
     }
-    assert_eq!(f.caches.load(Ordering::SeqCst), 0);
+    assert_eq!(f.used.load(Ordering::SeqCst), 0);
     let refused = f.engine.submit(Protocol::Local, request(&[1; 5], 197)).err().map(|e| e.to_string());
     let says = "prompt and max_tokens need 13 pages of keys and values, there are 12 (engine.kv_memory)";
     assert_eq!(refused.as_deref(), Some(says));
@@ -294,7 +283,7 @@ fn full_queues_refuse_with_figures_and_a_dropped_ticket_makes_room() {
     gate.wait(); // the step of `next`
     let (tokens, end) = drain(next);
     assert!(matches!(end, Ok(Finish::Length)) && tokens == [31]);
-    assert_eq!(f.caches.load(Ordering::SeqCst), 0);
+    assert_eq!(f.used.load(Ordering::SeqCst), 0);
 }
 
 #[test]
@@ -311,7 +300,7 @@ fn a_stopped_sequence_finishes_instead_of_being_cancelled() {
         }
     };
     assert!(matches!(end, Event::Finished { .. }));
-    assert_eq!(f.caches.load(Ordering::SeqCst), 0);
+    assert_eq!(f.used.load(Ordering::SeqCst), 0);
 }
 
 #[test]
@@ -322,14 +311,8 @@ fn a_protocol_that_nothing_serves_is_refused() {
         (Protocol::Local, Protocol::Masked, "has no evaluator configured"),
         (Protocol::Direct, Protocol::Auto, "makes no masks: its engine.protocol is neither masked nor auto"),
     ] {
-        let runner = Successor {
-            caches: Arc::default(),
-            gate: None,
-            pages: 9,
-            used: Arc::default(),
-            passes: Arc::default(),
-            hold: Arc::default(),
-        };
+        let runner =
+            Successor { gate: None, pages: 9, used: Arc::default(), passes: Arc::default(), hold: Arc::default() };
         let metrics = Metrics::new().expect("metrics");
         let engine = Engine::start(limits, &metrics, vec![(served, runner)]).expect("threads");
         let err = engine.submit(asked, request(&[1], 1)).err().expect("refused").to_string();
