@@ -45,8 +45,12 @@ pub async fn run(args: &PlanArgs, progress: &Arc<Progress>, stop: &Stop) -> Resu
     } else {
         progress.busy("loading the model and measuring");
     }
-    command.stdin(Stdio::null()).stderr(Stdio::inherit());
-    let output = command.output().await;
+    // What it says against a plan, it says to whoever asked.
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    let output = match command.spawn() {
+        Ok(child) => child.wait_with_output().await,
+        Err(error) => Err(error),
+    };
     progress.idle();
     drop(evaluator);
     let output = output.map_err(|error| Error::file(program, error))?;

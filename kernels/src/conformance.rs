@@ -299,7 +299,7 @@ pub fn many_vectors(isa: Isa) {
     for (rows, cols, vectors) in [(1, 1, 1), (5, 17, 7), (67, 64, 8), (9, 577, 17), (6, 2051, 33), (130, 96, 70)] {
         let w = numbers.matrix(rows, cols);
         let xs: Vec<u32> = (0..vectors * cols).map(|_| (numbers.word() >> 32) as u32).collect();
-        let narrow: Vec<i32> = xs.iter().map(|x| i32::from(*x as u16 as i16)).collect();
+        let narrow: Vec<i32> = xs.iter().map(|x| i32::from((*x & 0xffff) as u16 as i16)).collect();
         for range in [0..rows, rows / 3..rows] {
             let (mut ys, mut want) = (vec![1; vectors * range.len()], vec![0; vectors * range.len()]);
             gemv::gemv_words(isa, &w, &xs, vectors, range.clone(), &mut want).expect("fits");

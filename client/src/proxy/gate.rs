@@ -144,7 +144,7 @@ pub(super) struct Admission {
 impl Admission {
     /// A name of the key's holder that says nothing about the key, so that the runtime can tell tenants apart.
     pub(super) fn tenant(&self) -> String {
-        let digest = self.key.digest.map(|digest| Sha256::digest(digest));
+        let digest = self.key.digest.map(Sha256::digest);
         digest.map_or_else(|| "anyone".into(), |digest| digest.iter().take(16).map(|b| format!("{b:02x}")).collect())
     }
 

@@ -38,8 +38,8 @@ pub(super) fn peak() {
         }
     }
     let (mut sum, w) = (0i32, black_box(3i8));
-    for i in 0..STEPS {
-        sum = sum.wrapping_add(i32::from(w) * i as i32);
+    for i in 0..i32::try_from(STEPS).expect("small") {
+        sum = sum.wrapping_add(i32::from(w) * i);
     }
     black_box(sum);
 }
@@ -54,7 +54,7 @@ mod x86 {
         let (a, b, ones) = (black_box(_mm256_set1_epi8(3)), black_box(_mm256_set1_epi8(-5)), _mm256_set1_epi16(1));
         let mut sums = [_mm256_setzero_si256(); 12];
         for i in 0..steps / 12 {
-            let a = _mm256_xor_si256(a, _mm256_set1_epi32(i as i32 & 1));
+            let a = _mm256_xor_si256(a, _mm256_set1_epi32(i32::from(i % 2 == 1)));
             for sum in &mut sums {
                 // Something of the sum goes in, so that nothing is computed once for all.
                 let pairs = _mm256_maddubs_epi16(a, _mm256_or_si256(b, *sum));

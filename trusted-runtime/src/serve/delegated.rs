@@ -24,6 +24,9 @@ struct Share {
     pool: Option<Arc<MaskPool>>,
 }
 
+/// A protocol, and what computes its linear layers.
+type Served = (Protocol, Arc<dyn Linear>);
+
 /// All shares; none without an evaluator.
 pub(super) struct Delegated {
     shares: Vec<Share>,
@@ -65,7 +68,7 @@ impl Delegated {
     ///
     /// # Errors
     /// [`Error::Platform`] without threads.
-    pub(super) fn protocols(&self, plan: &Arc<Plan>) -> Result<Vec<(Protocol, Arc<dyn Linear>)>, Error> {
+    pub(super) fn protocols(&self, plan: &Arc<Plan>) -> Result<Vec<Served>, Error> {
         let mut protocols = Vec::new();
         for protocol in [Protocol::Direct, Protocol::Masked, Protocol::Auto] {
             let linears: Option<Vec<_>> = self.shares.iter().map(|share| share.linear(protocol)).collect();

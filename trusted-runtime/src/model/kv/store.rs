@@ -25,17 +25,17 @@ enum Place {
 
 #[derive(Default)]
 struct Slots {
-    free: Vec<u64>,
+    free: Vec<usize>,
     /// Slots ever used.
-    used: u64,
+    used: usize,
     /// Bytes of a slot, from the first one on.
-    size: u64,
+    size: usize,
 }
 
 /// A place in a store; given back on drop.
 pub(super) struct Slot {
     store: Store,
-    index: u64,
+    index: usize,
 }
 
 impl Drop for Slot {
@@ -72,10 +72,10 @@ impl Store {
     pub(super) fn put(&self, message: &[u8]) -> Result<Slot, Error> {
         let (index, size) = {
             let mut slots = self.slots();
-            slots.size = slots.size.max(message.len() as u64);
+            slots.size = slots.size.max(message.len());
             let fresh = slots.used;
             let index = slots.free.pop().unwrap_or(fresh);
-            slots.used += u64::from(index == fresh);
+            slots.used += usize::from(index == fresh);
             (index, slots.size)
         };
         // Dropped on an error, which gives the slot back.
@@ -83,14 +83,14 @@ impl Store {
         match &self.0.place {
             Place::Memory(memory) => {
                 let mut memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
-                let index = slot.index as usize;
+                let index = slot.index;
                 if memory.len() <= index {
                     memory.resize(index + 1, Vec::new());
                 }
                 memory[index] = message.to_vec();
             }
             Place::File(file, name) => {
-                file.write_all_at(message, index * size).map_err(|e| {
+                file.write_all_at(message, (index * size) as u64).map_err(|e| {
                     Error::Platform(format!("engine.kv_file {name}: a page of {} bytes: {e}", message.len()))
                 })?;
             }
@@ -106,12 +106,12 @@ impl Store {
         match &self.0.place {
             Place::Memory(memory) => {
                 let memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
-                let from = memory.get(slot.index as usize).and_then(|m| m.get(offset..offset + out.len()));
+                let from = memory.get(slot.index).and_then(|m| m.get(offset..offset + out.len()));
                 out.copy_from_slice(from.ok_or_else(|| Error::Platform("a page is missing".into()))?);
                 Ok(())
             }
             Place::File(file, name) => {
-                let at = slot.index * self.slots().size + offset as u64;
+                let at = (slot.index * self.slots().size + offset) as u64;
                 file.read_exact_at(out, at).map_err(|e| Error::Platform(format!("engine.kv_file {name}: {e}")))
             }
         }

@@ -17,7 +17,7 @@ fn write(cache: &mut KvCache, from: usize, to: usize) {
 }
 
 fn tokens(from: usize, to: usize) -> Vec<u32> {
-    (from..to).map(|t| t as u32).collect()
+    (from..to).map(|t| u32::try_from(t).expect("small")).collect()
 }
 
 fn fill(cache: &mut KvCache, from: usize, to: usize) {
