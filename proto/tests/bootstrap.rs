@@ -5,7 +5,8 @@ use proto::v1::{
 };
 use std::{fs, path::Path};
 
-const FILES: [&str; 3] = ["v1/common.proto", "v1/evaluator.proto", "v1/inference.proto"];
+const FILES: [&str; 5] =
+    ["v1/attestation.proto", "v1/common.proto", "v1/evaluator.proto", "v1/inference.proto", "v1/keys.proto"];
 
 #[test]
 fn generated_code_is_current() {

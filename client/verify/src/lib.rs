@@ -1,0 +1,4 @@
+//! Verifies evidence.
+#![forbid(unsafe_code)]
+
+pub mod factor;

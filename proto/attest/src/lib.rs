@@ -1,0 +1,16 @@
+//! What both ends of an attested connection agree on: the binding, the frames, the handshake, key release.
+//!
+//! A connection is TLS 1.3, then one exchange ([`client::attest`], [`server::Acceptor`]) in which the runtime
+//! proves what it is on this very connection, then gRPC. Nothing here judges evidence; that is `attest-verify`.
+
+#![forbid(unsafe_code)]
+
+pub mod binding;
+pub mod domain;
+pub mod source;
+
+pub use binding::Binding;
+pub use domain::{Domain, Hardware};
+
+/// Revision of the exchange; both sides must hold the same.
+pub const VERSION: u32 = 1;

@@ -1,0 +1,2 @@
+//! A simulated TEE.
+#![forbid(unsafe_code)]

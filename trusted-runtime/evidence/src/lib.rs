@@ -1,0 +1,2 @@
+//! Sources of evidence.
+#![forbid(unsafe_code)]
