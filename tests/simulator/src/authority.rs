@@ -62,9 +62,10 @@ impl Authority {
         Ok(files)
     }
 
-    /// The key pair called `name` that belongs to this authority's platforms.
-    pub(crate) fn key(&self, name: &str) -> Result<Key, SimulatorError> {
-        Key::derive(&self.seed, name)
+    /// The key pair called `name` of the platform with this provisioning id.
+    pub(crate) fn platform_key(&self, ppid: &[u8; 16], name: &str) -> Result<Key, SimulatorError> {
+        let ppid: String = ppid.iter().map(|byte| format!("{byte:02x}")).collect();
+        Key::derive(&self.seed, &format!("platform-{ppid}-{name}"))
     }
 
     fn from_seed(seed: [u8; 32]) -> Result<Self, SimulatorError> {

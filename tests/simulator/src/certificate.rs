@@ -1,6 +1,6 @@
 //! Certificates of the simulated authority, after the profile of Intel's PCK hierarchy.
 //!
-//! Source: "Intel SGX PCK Certificate and Certificate Revocation List Profile Specification", revision 1.5.
+//! Source: "Intel SGX PCK Certificate and Certificate Revocation List Profile Specification".
 
 use crate::key::Key;
 use crate::{SimulatorError, instant};

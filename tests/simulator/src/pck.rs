@@ -16,10 +16,10 @@ pub(crate) fn certify(authority: &Authority, spec: &PlatformSpec) -> Result<Hold
         revocations: "platform.crl",
         extension: Some(CustomExtension::from_oid_content(SGX_EXTENSION, extension(spec))),
     };
-    authority.platform_ca.issue(authority.key("pck")?, profile)
+    authority.platform_ca.issue(authority.platform_key(&spec.ppid, "pck")?, profile)
 }
 
-/// Value of the SGX extension, "Intel SGX PCK Certificate and CRL Profile Specification" section 1.3.5.
+/// Value of the SGX extension, "Intel SGX PCK Certificate and CRL Profile Specification", SGX extensions.
 fn extension(spec: &PlatformSpec) -> Vec<u8> {
     let mut tcb: Vec<_> =
         (1..=16).zip(spec.cpu_svn).map(|(component, svn)| field(&[2, component], integer(svn.into()))).collect();

@@ -10,7 +10,7 @@ use crate::{Authority, SimulatorError, pck};
 pub struct PlatformSpec {
     /// Family, model, stepping, platform and custom SKU; spells `SIMTDX` by default.
     pub fmspc: [u8; 6],
-    /// Provisioning id; spells `BIFROST-SIM-PPID` by default.
+    /// Provisioning id; spells `BIFROST-SIM-PPID` by default. Platforms of one authority differ in it: keys follow from it.
     pub ppid: [u8; 16],
     /// Platform instance id.
     pub instance: [u8; 16],
@@ -98,7 +98,7 @@ impl Platform {
     /// [`SimulatorError`] if its certificate cannot be encoded.
     pub fn certified(authority: Authority, spec: PlatformSpec) -> Result<Self, SimulatorError> {
         let pck = pck::certify(&authority, &spec)?;
-        let attestation = authority.key("attestation")?;
+        let attestation = authority.platform_key(&spec.ppid, "attestation")?;
         Ok(Self { authority, spec, pck, attestation })
     }
 

@@ -1,6 +1,6 @@
 //! Quotes of version 4 and 5.
 //!
-//! Source: "Intel TDX DCAP Quote Generation Library and Quote Verification Library", revision 0.9, appendix A.3.
+//! Source: "Intel TDX DCAP Quote Generation Library and Quote Verification Library", appendix on quote formats.
 
 use crate::marker::marker;
 use crate::spoil::spoiled;
@@ -155,7 +155,7 @@ const TD15_BODY: u16 = 3;
 const QE_REPORT_CERTIFICATION: u16 = 6;
 /// Certification data that is a chain of certificates, PEM.
 const PCK_CHAIN: u16 = 5;
-/// Bytes of a PPID under RSA-3072 with what goes with it, same source, certification data of type 3.
+/// Certification data of type 3: a PPID under RSA-3072 (384 bytes), CPUSVN (16), PCESVN and PCEID (2 each).
 const ENCRYPTED_PPID: usize = 404;
 /// What the quoting enclave hashes with the attestation key.
 const QE_AUTHENTICATION: &[u8; 32] = b"BIFROST-SIMULATED-QE-AUTH-DATA..";

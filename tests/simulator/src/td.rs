@@ -85,7 +85,7 @@ impl TdReport {
 
     /// The body of the quote: 584 bytes, or 648 for TDX 1.5.
     ///
-    /// Source: "Intel TDX DCAP Quote Generation Library and Quote Verification Library", revision 0.9, appendix A.3.
+    /// Source: "Intel TDX DCAP Quote Generation Library and Quote Verification Library", appendix on quote formats.
     pub(crate) fn body(&self, module: &Module) -> Vec<u8> {
         let mut fields: Vec<&[u8]> = vec![
             &module.tcb_svn,

@@ -3,18 +3,19 @@
 use dcap_qvl::QuoteCollateralV3;
 use dcap_qvl::verify::{QuoteVerifier, VerifiedReport};
 use simulator::{Authority, CollateralSpec, Platform};
+use std::sync::LazyLock;
 
 /// 1 December 2026, noon.
 pub(crate) const NOW: u64 = 1_796_126_400;
 
 /// The default platform of the fixed authority.
-pub(crate) fn platform() -> Platform {
-    Platform::new(Authority::fixed().unwrap()).unwrap()
+pub(crate) fn platform() -> &'static Platform {
+    &PLATFORM
 }
 
 /// A verifier that trusts the test root.
 pub(crate) fn verifier() -> QuoteVerifier {
-    Authority::fixed().unwrap().verifier()
+    PLATFORM.authority().verifier()
 }
 
 /// Under the test root, with the default collateral changed as wanted.
@@ -22,7 +23,7 @@ pub(crate) fn verify(
     quote: &[u8],
     change: impl FnOnce(CollateralSpec) -> CollateralSpec,
 ) -> Result<VerifiedReport, String> {
-    let collateral = platform().collateral(&change(CollateralSpec::at(NOW))).unwrap();
+    let collateral = platform().collateral(&change(CollateralSpec::at(NOW))).expect("collateral");
     verify_at(quote, &collateral, NOW)
 }
 
@@ -39,3 +40,6 @@ pub(crate) fn assert_refused(result: Result<VerifiedReport, String>, reason: &st
         Err(error) => assert!(error.contains(reason), "refused with {error:?}, expected {reason:?}"),
     }
 }
+
+static PLATFORM: LazyLock<Platform> =
+    LazyLock::new(|| Authority::fixed().and_then(Platform::new).expect("the fixed authority and its platform"));

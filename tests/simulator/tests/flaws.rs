@@ -1,7 +1,7 @@
 //! Everything that can be asked to be wrong is found, and for the right reason.
 
 use crate::dcap::{NOW, assert_refused, platform, verify, verify_at};
-use simulator::{CollateralFlaw, CollateralSpec, QuoteFlaw, TdReport};
+use simulator::{CollateralFlaw, CollateralSpec, Platform, PlatformSpec, QuoteFlaw, Revoked, TdReport};
 
 const DAY: u64 = 24 * 60 * 60;
 
@@ -58,6 +58,20 @@ fn every_signed_byte_is_covered() {
             assert_refused(verify(&turned, |spec| spec), "ISV enclave report signature is invalid");
         }
     }
+}
+
+#[test]
+fn platforms_of_one_authority_do_not_stand_in_for_each_other() {
+    let spec = PlatformSpec { ppid: *b"BIFROST-SIM-TWO.", ..PlatformSpec::default() };
+    let other = Platform::certified(platform().authority().clone(), spec).unwrap();
+    let quote = other.quote(&TdReport::default());
+    assert_eq!(verify(&quote, |spec| spec).unwrap().ppid, b"BIFROST-SIM-TWO.");
+    // The other is revoked, not this one.
+    assert_eq!(verify(&quote, |spec| spec.revoking(Revoked::Pck)).unwrap().status, "UpToDate");
+    // A chain that comes with collateral takes the place of the quote's own.
+    let mut collateral = platform().collateral(&CollateralSpec::at(NOW)).unwrap();
+    collateral.pck_certificate_chain = Some(platform().pck_chain());
+    assert_refused(verify_at(&quote, &collateral, NOW), "Signature is invalid for qe_report in quote");
 }
 
 #[test]

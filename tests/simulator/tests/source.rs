@@ -8,7 +8,7 @@ use simulator::{QuoteFlaw, Simulated, SimulatedTdx, TdReport, replay};
 
 #[test]
 fn evidence_is_about_the_report_data() {
-    let guest = SimulatedTdx::new(platform());
+    let guest = SimulatedTdx::new(platform().clone());
     for byte in [7, 8] {
         let collected = guest.collect(&[byte; 64]).unwrap();
         assert_eq!(collected.platform, proto::v1::Platform::Tdx);
@@ -21,7 +21,7 @@ fn evidence_is_about_the_report_data() {
 
 #[test]
 fn rtmr3_follows_from_the_log() {
-    let guest = SimulatedTdx::running(platform(), TdReport::default().td15());
+    let guest = SimulatedTdx::running(platform().clone(), TdReport::default().td15());
     guest.extend("model", b"weights");
     guest.extend("config", b"");
     let collected = guest.collect(&[0; 64]).unwrap();
@@ -43,7 +43,7 @@ fn rtmr3_follows_from_the_log() {
 fn a_register_that_did_not_start_at_zero_does_not_replay() {
     let mut td = TdReport::default();
     td.rtmrs[3] = [1; 48];
-    let guest = SimulatedTdx::running(platform(), td);
+    let guest = SimulatedTdx::running(platform().clone(), td);
     guest.extend("model", b"weights");
     let collected = guest.collect(&[0; 64]).unwrap();
     let report = verify(&collected.quote, |spec| spec).unwrap();
@@ -52,7 +52,7 @@ fn a_register_that_did_not_start_at_zero_does_not_replay() {
 
 #[test]
 fn a_flawed_guest_has_flawed_quotes() {
-    let guest = SimulatedTdx::new(platform()).flawed(QuoteFlaw::QuoteSignature);
+    let guest = SimulatedTdx::new(platform().clone()).flawed(QuoteFlaw::QuoteSignature);
     assert_refused(verify(&guest.collect(&[0; 64]).unwrap().quote, |spec| spec), "ISV enclave report signature");
 }
 
