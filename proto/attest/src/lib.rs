@@ -6,11 +6,20 @@
 #![forbid(unsafe_code)]
 
 pub mod binding;
+pub mod client;
 pub mod domain;
+mod error;
+mod frame;
+pub mod release;
+pub mod secrets;
+pub mod server;
 pub mod source;
+pub mod tls;
+mod waiting;
 
 pub use binding::Binding;
 pub use domain::{Domain, Hardware};
+pub use error::Error;
 
 /// Revision of the exchange; both sides must hold the same.
 pub const VERSION: u32 = 1;

@@ -46,6 +46,7 @@ impl Collected {
             certificates: self.certificates.into(),
             azure: self.azure,
             values: Some(values),
+            refusal: 0,
         }
     }
 }

@@ -38,6 +38,9 @@ pub struct Evidence {
     /// Values of the runtime that the binding covers and that are used afterwards.
     #[prost(message, optional, tag = "8")]
     pub values: ::core::option::Option<RuntimeValues>,
+    /// Set where there is no evidence, and then nothing else is: why not.
+    #[prost(enumeration = "Admission", tag = "9")]
+    pub refusal: i32,
 }
 /// One extension of RTMR3: by SHA-384(u32_be(len(name)) || name || u32_be(len(payload)) || payload).
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -156,8 +159,12 @@ pub enum Admission {
     Release = 2,
     /// No such key, or it expired or was revoked, or the proof is wrong.
     Refused = 3,
-    /// The runtime has too many connections that attest; try again.
+    /// Too many connections attest at this moment; try again.
     Busy = 4,
+    /// The hardware gives no evidence; the runtime's log says why.
+    NoEvidence = 5,
+    /// Another revision of this exchange, or another key release suite.
+    Version = 6,
 }
 impl Admission {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -171,6 +178,8 @@ impl Admission {
             Self::Release => "ADMISSION_RELEASE",
             Self::Refused => "ADMISSION_REFUSED",
             Self::Busy => "ADMISSION_BUSY",
+            Self::NoEvidence => "ADMISSION_NO_EVIDENCE",
+            Self::Version => "ADMISSION_VERSION",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -181,6 +190,8 @@ impl Admission {
             "ADMISSION_RELEASE" => Some(Self::Release),
             "ADMISSION_REFUSED" => Some(Self::Refused),
             "ADMISSION_BUSY" => Some(Self::Busy),
+            "ADMISSION_NO_EVIDENCE" => Some(Self::NoEvidence),
+            "ADMISSION_VERSION" => Some(Self::Version),
             _ => None,
         }
     }

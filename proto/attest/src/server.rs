@@ -1,0 +1,326 @@
+//! The runtime's door: TLS, challenge, evidence, admission; what comes out is a connection that attested.
+//!
+//! gRPC is served on [`Attested`] streams only, so there is no RPC on a connection without evidence, and a connection
+//! that was opened again has evidence of its own.
+
+use crate::{
+    Binding, Domain, Error, VERSION,
+    binding::Parts,
+    frame,
+    release::{ReceiptKey, ReleaseKey, SUITE},
+    secrets::Secrets,
+    source::Source,
+    tls::ServerIdentity,
+    waiting::{Place, Waiting},
+};
+use proto::v1::{Admission, Admit, Admitted, Challenge, Evidence, KeyHeader, Receipt, ReleaseRequest, RuntimeValues};
+use std::{
+    io,
+    marker::PhantomData,
+    net::IpAddr,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tonic::transport::server::Connected;
+
+/// What the runtime says of itself on every connection.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Digest of the parameter sets it may use.
+    pub params_digest: [u8; 32],
+    /// SHA-256 of the model as it lies on disk.
+    pub model_digest: [u8; 32],
+    /// SHA-256 of the effective configuration.
+    pub config_digest: [u8; 32],
+    /// Its version.
+    pub software: String,
+    /// For how long a connection may be used.
+    pub session: Duration,
+}
+
+/// Knows which tenants' keys are held.
+pub trait Admissions: Send + Sync + 'static {
+    /// Who a connection belongs to.
+    type Tenant: Clone + Send + Sync + 'static;
+
+    /// The tenant whose key `admit` proves, on the connection of `binding`; `None` if no such key is held.
+    fn admit(&self, admit: &Admit, binding: &Binding) -> Option<Self::Tenant>;
+}
+
+/// Opens the one release of a connection.
+type Opener = Box<dyn FnOnce(&ReleaseRequest) -> Result<(KeyHeader, Secrets), Error> + Send>;
+/// Signs receipts.
+type Signer = Arc<dyn Fn(Receipt) -> Receipt + Send + Sync>;
+
+/// What is known of a connection that attested.
+pub struct Session<T> {
+    transcript: [u8; 32],
+    not_after: u64,
+    tenant: Option<T>,
+    opener: Mutex<Option<Opener>>,
+    signer: Signer,
+}
+
+impl<T> Session<T> {
+    /// Names the connection.
+    #[must_use]
+    pub fn transcript(&self) -> &[u8; 32] {
+        &self.transcript
+    }
+
+    /// Seconds since 1970 after which the client must attest again.
+    #[must_use]
+    pub fn not_after(&self) -> u64 {
+        self.not_after
+    }
+
+    /// Who it belongs to; `None` where keys can be released and nothing else.
+    #[must_use]
+    pub fn tenant(&self) -> Option<&T> {
+        self.tenant.as_ref()
+    }
+
+    /// Opens a release. The secret key is gone afterwards, whatever came of it.
+    ///
+    /// # Errors
+    /// [`Error::Key`] as [`ReleaseKey::open`], and for a second release on one connection.
+    pub fn open(&self, request: &ReleaseRequest) -> Result<(KeyHeader, Secrets), Error> {
+        let opener = self.opener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let opener =
+            opener.ok_or_else(|| Error::Key("this connection has had its release; open another one".into()))?;
+        opener(request)
+    }
+
+    /// A receipt, signed.
+    #[must_use]
+    pub fn sign(&self, receipt: Receipt) -> Receipt {
+        (self.signer)(receipt)
+    }
+}
+
+/// Lets connections in, once they have got their evidence.
+pub struct Acceptor<D, A> {
+    identity: ServerIdentity,
+    source: Arc<Mutex<Box<dyn Source>>>,
+    /// Taken for the time of one statement: the hardware has one buffer.
+    turn: tokio::sync::Mutex<()>,
+    receipts: Arc<ReceiptKey>,
+    settings: Settings,
+    admissions: A,
+    waiting: Arc<Waiting>,
+    domain: PhantomData<fn() -> D>,
+}
+
+impl<D: Domain, A: Admissions> Acceptor<D, A> {
+    /// With a TLS key and a receipt key drawn now.
+    ///
+    /// # Errors
+    /// [`Error::Platform`] if they cannot be drawn.
+    pub fn new(source: Box<dyn Source>, settings: Settings, admissions: A) -> Result<Self, Error> {
+        Ok(Self {
+            identity: ServerIdentity::draw::<D>()?,
+            source: Arc::new(Mutex::new(source)),
+            turn: tokio::sync::Mutex::new(()),
+            receipts: Arc::new(ReceiptKey::draw()?),
+            settings,
+            admissions,
+            waiting: Arc::default(),
+            domain: PhantomData,
+        })
+    }
+
+    /// SHA-256 of the TLS key's SubjectPublicKeyInfo, which names this process.
+    #[must_use]
+    pub fn instance(&self) -> &[u8; 32] {
+        self.identity.instance()
+    }
+
+    /// Evidence about nothing, to find out at start whether there is any.
+    ///
+    /// # Errors
+    /// The source's.
+    pub async fn probe(&self) -> Result<(), Error> {
+        self.collect([0; 64]).await.map(drop)
+    }
+
+    /// Takes a connection through the exchange.
+    ///
+    /// # Errors
+    /// [`Error`], for the own log; the client has been told as much as it may know.
+    pub async fn accept(&self, tcp: TcpStream, peer: IpAddr) -> Result<Attested<A::Tenant>, Error> {
+        let place = self.waiting.enter(peer);
+        if matches!(place, Place::Flood) {
+            return Err(Error::Refused("too many connections wait for evidence".into()));
+        }
+        let late = |what: &'static str| move |_| Error::Wire(format!("{what}: no answer in time"));
+        let hello = async {
+            let mut tls = TlsAcceptor::from(self.identity.config.clone())
+                .accept(tcp)
+                .await
+                .map_err(|e| Error::Wire(format!("TLS: {e}")))?;
+            let exporter = exporter::<D, _>(tls.get_ref().1)?;
+            let challenge: Challenge = frame::read(&mut tls, "challenge", frame::SMALL).await?;
+            Ok::<_, Error>((tls, exporter, challenge))
+        };
+        let (mut tls, exporter, challenge) = timeout(HELLO, hello).await.map_err(late("challenge"))??;
+        if let Place::Busy = place {
+            refuse(&mut tls, Admission::Busy).await?;
+            return Err(Error::Refused("too many connections wait for evidence".into()));
+        }
+        let nonce = match checked(&challenge) {
+            Ok(nonce) => nonce,
+            Err(error) => {
+                refuse(&mut tls, Admission::Version).await?;
+                return Err(error);
+            }
+        };
+        let key = ReleaseKey::<D>::draw();
+        let values = self.values(&key);
+        let not_after = values.not_after;
+        let parts = Parts { nonce: &nonce, exporter: &exporter, spki: self.identity.instance(), values: &values };
+        let binding = Binding::new::<D>(parts);
+        let collected = match self.collect(*binding.report_data()).await {
+            Ok(collected) => collected,
+            Err(error) => {
+                refuse(&mut tls, Admission::NoEvidence).await?;
+                return Err(error);
+            }
+        };
+        let admission = async {
+            frame::write(&mut tls, "evidence", &collected.evidence(values)).await?;
+            frame::read::<Admit>(&mut tls, "admission", frame::SMALL).await
+        };
+        let admit = timeout(JUDGEMENT, admission).await.map_err(late("admission"))??;
+        let tenant = self.admissions.admit(&admit, &binding);
+        let answer = match (&tenant, admit.tenant.is_empty()) {
+            (Some(_), _) => Admission::Tenant,
+            (None, true) => Admission::Release,
+            (None, false) => Admission::Refused,
+        };
+        frame::write(&mut tls, "admission", &Admitted { admission: answer.into() }).await?;
+        if answer == Admission::Refused {
+            return Err(Error::Refused("no key of this name is held, or the proof is wrong".into()));
+        }
+        let (transcript, receipts) = (binding.transcript(), self.receipts.clone());
+        let opener: Opener = Box::new(move |request| key.open(request, &transcript));
+        let session = Session {
+            transcript,
+            not_after,
+            tenant,
+            opener: Mutex::new(Some(opener)),
+            signer: Arc::new(move |receipt| receipts.sign::<D>(receipt)),
+        };
+        Ok(Attested { tls, session: Arc::new(session) })
+    }
+
+    fn values(&self, key: &ReleaseKey<D>) -> RuntimeValues {
+        let s = &self.settings;
+        RuntimeValues {
+            hpke_key: key.public().to_vec().into(),
+            receipt_key: self.receipts.public().to_vec().into(),
+            params_digest: s.params_digest.to_vec().into(),
+            model_digest: s.model_digest.to_vec().into(),
+            config_digest: s.config_digest.to_vec().into(),
+            not_after: now() + s.session.as_secs(),
+            software: s.software.clone(),
+        }
+    }
+
+    async fn collect(&self, report_data: [u8; 64]) -> Result<crate::source::Collected, Error> {
+        let _turn = self.turn.lock().await;
+        let source = self.source.clone();
+        let work = move || source.lock().unwrap_or_else(PoisonError::into_inner).collect(&report_data);
+        let collected = tokio::task::spawn_blocking(work).await;
+        Ok(collected.map_err(|_| Error::Platform("the source of evidence panicked".into()))??)
+    }
+}
+
+/// Keying material that both ends of this session have, and nobody else. Without it there is no connection.
+pub(crate) fn exporter<D: Domain, C>(connection: &rustls::ConnectionCommon<C>) -> Result<[u8; 32], Error> {
+    if connection.alpn_protocol() != Some(D::ALPN) {
+        return Err(Error::Version(format!(
+            "the peer speaks {}, expected {}",
+            connection.alpn_protocol().map_or("nothing in particular".into(), String::from_utf8_lossy),
+            String::from_utf8_lossy(D::ALPN)
+        )));
+    }
+    let exported = connection.export_keying_material([0; 32], D::EXPORTER, Some(ROLE));
+    exported.map_err(|e| Error::Wire(format!("TLS exporter: {e}")))
+}
+
+fn checked(challenge: &Challenge) -> Result<[u8; 32], Error> {
+    if challenge.version != VERSION {
+        return Err(Error::Version(format!("the client speaks revision {}, expected {VERSION}", challenge.version)));
+    }
+    if challenge.suite != SUITE {
+        return Err(Error::Version(format!("the client's release suite is {:?}, expected {SUITE}", challenge.suite)));
+    }
+    let nonce = challenge.nonce.as_ref().try_into();
+    nonce.map_err(|_| Error::Wire(format!("a nonce of {} bytes, expected 32", challenge.nonce.len())))
+}
+
+async fn refuse(tls: &mut TlsStream<TcpStream>, refusal: Admission) -> Result<(), Error> {
+    let evidence = Evidence { version: VERSION, refusal: refusal.into(), ..Default::default() };
+    frame::write(tls, "refusal", &evidence).await
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs())
+}
+
+/// A connection that has got its evidence and was let in.
+pub struct Attested<T> {
+    tls: TlsStream<TcpStream>,
+    session: Arc<Session<T>>,
+}
+
+impl<T> Attested<T> {
+    /// What is known of it.
+    #[must_use]
+    pub fn session(&self) -> &Arc<Session<T>> {
+        &self.session
+    }
+}
+
+impl<T: Send + Sync + 'static> Connected for Attested<T> {
+    type ConnectInfo = Arc<Session<T>>;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.session.clone()
+    }
+}
+
+impl<T> AsyncRead for Attested<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tls).poll_read(cx, buf)
+    }
+}
+
+impl<T> AsyncWrite for Attested<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.tls).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tls).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tls).poll_shutdown(cx)
+    }
+}
+
+/// Context of the exporter; the role is in the binding once more.
+pub(crate) const ROLE: &[u8] = b"runtime";
+/// For TLS and the challenge.
+const HELLO: Duration = Duration::from_secs(5);
+/// For the client to judge the evidence; it may fetch collateral meanwhile.
+const JUDGEMENT: Duration = Duration::from_secs(60);
