@@ -7,9 +7,13 @@
 #![forbid(unsafe_code)]
 
 mod anchor;
+pub mod collateral;
+pub mod eventlog;
 pub mod factor;
 pub mod hex;
 pub mod policy;
+pub mod tdx;
+mod time;
 
 pub use anchor::Anchor;
 pub use factor::Factor;
