@@ -1,4 +1,27 @@
-//! Verifies evidence.
+//! Verifies evidence: who signed it, what it measures, whether a policy accepts that, and whether it speaks of this
+//! connection.
+//!
+//! What comes out is a report of named factors and, only if every factor holds, a [`Verified`] value without which no
+//! key can be released. Nothing here has a clock or a network of its own: the time and the collateral are handed in.
+
 #![forbid(unsafe_code)]
 
+mod anchor;
+pub mod collateral;
+pub mod eventlog;
+pub mod explain;
 pub mod factor;
+pub mod hex;
+pub mod log;
+pub mod policy;
+pub mod report;
+pub mod tdx;
+mod time;
+mod verify;
+
+pub use anchor::Anchor;
+pub use factor::Factor;
+pub use log::{Floor, Log};
+pub use policy::{Policy, PolicyError};
+pub use report::{Report, Verdict};
+pub use verify::{Outcome, Verified, verify};
