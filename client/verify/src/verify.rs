@@ -3,6 +3,9 @@
 mod intel;
 mod values;
 
+#[cfg(test)]
+mod tests;
+
 use crate::{
     Anchor, Policy,
     collateral::CollateralSource,
