@@ -1,14 +1,14 @@
 //! What went wrong in other attestation software, each as a test of ours. The numbers are those of the table in
 //! `SECURITY.md`.
 
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+
 #[path = "support/vectors.rs"]
 mod support;
 
 use attest_verify::{
     Floor, Policy, Verdict,
-    collateral::{
-        Bundle, Ca, CollateralError, CollateralKey, CollateralSource, Entry, QuoteCollateralV3,
-    },
+    collateral::{Bundle, Ca, CollateralError, CollateralKey, CollateralSource, Entry, QuoteCollateralV3},
     eventlog::{EventLog, replay},
     explain::explain,
     factor::Outcome,
@@ -82,7 +82,8 @@ fn bug_04_every_endpoint_is_named_and_a_bundle_needs_none() {
     let policy = Asked::default().of(&quote);
     let findings = appraise(&quote, &Down, &policy, day("2025-07-01"));
     let (_, text) = how(&findings.factors, "collateral.match");
-    for part in ["https://one: one is down", "https://two: two is down", "https://three: three is down", "b0c06f000000"] {
+    for part in ["https://one: one is down", "https://two: two is down", "https://three: three is down", "b0c06f000000"]
+    {
         assert!(text.contains(part), "{text}");
     }
     assert_eq!(Verdict::of(&findings.factors).exit_code(), 3);
@@ -95,10 +96,9 @@ fn bug_04_every_endpoint_is_named_and_a_bundle_needs_none() {
 /// With TDX 1.5 the second SVN selects the module: both kinds of newer reports match their level.
 #[test]
 fn bug_05_the_second_svn_selects_the_module() {
-    for (name, with, date) in [
-        (V5, V5_COLLATERAL, "2026-10-20"),
-        ("go-tdx-guest/quote_v5_sample.dat", OLD_COLLATERAL, "2026-03-01"),
-    ] {
+    for (name, with, date) in
+        [(V5, V5_COLLATERAL, "2026-10-20"), ("go-tdx-guest/quote_v5_sample.dat", OLD_COLLATERAL, "2026-03-01")]
+    {
         let Some(quote) = quote(name) else { continue };
         let (launch, current) = quote.tee_tcb_svn();
         assert!(launch[1] > 0 && current.is_some(), "{name}");
@@ -206,7 +206,9 @@ fn bug_11_an_fmspc_is_bytes() {
     bundle.put(Entry { fmspc: key.fmspc, ca: key.ca, collateral: held, fetched_at: 0 });
     for text in [bundle.to_json().unwrap(), bundle.to_json().unwrap().replace("b0c06f000000", "B0c06F000000")] {
         let bundle = Bundle::parse(text.as_bytes()).unwrap();
-        assert!(failing(&appraise(&quote, &bundle, &Asked::default().of(&quote), day("2025-07-01")).factors).is_empty());
+        assert!(
+            failing(&appraise(&quote, &bundle, &Asked::default().of(&quote), day("2025-07-01")).factors).is_empty()
+        );
     }
     assert_eq!(Hex::<6>::parse("B0C06F000000").unwrap(), key.fmspc);
     assert_eq!(key.ca, Ca::Platform);
@@ -328,7 +330,9 @@ fn bug_18_a_domain_under_debug() {
     assert!(Policy::parse(&asks).unwrap_err().to_string().contains("debug"));
 
     let name = "go-tdx-guest/assembled_collateral_50806f000000_2023-06.json";
-    let (Some(real), Some(collateral)) = (support::quote("coco-trustee/tdx_quote_4.dat"), collateral(name)) else { return };
+    let (Some(real), Some(collateral)) = (support::quote("coco-trustee/tdx_quote_4.dat"), collateral(name)) else {
+        return;
+    };
     let findings = appraise(&real, &collateral, &Asked::default().of(&real), day("2023-07-05"));
     assert_eq!(failing(&findings.factors), ["td.sound"]);
     assert_eq!(Verdict::of(&findings.factors), Verdict::Rejected);
