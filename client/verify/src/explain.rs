@@ -145,7 +145,8 @@ fn shortfalls(level: &Level, pck: &tdx::Pck, tee_tcb_svn: &[u8; 16]) -> Vec<Behi
     behind
 }
 
-const MODULE: &str = "the TDX module: the host's operator loads a newer one, by a BIOS update or with the host's kernel";
+const MODULE: &str =
+    "the TDX module: the host's operator loads a newer one, by a BIOS update or with the host's kernel";
 const QUOTING: &str = "Intel's quoting packages (DCAP) on the host, followed by a new registration of the platform";
 const BIOS: &str = "a BIOS update by the maker of the machine, which carries the microcode, and a restart of the host";
 const MICROCODE: &str = "a microcode update by the host's operating system, and a restart of the host";

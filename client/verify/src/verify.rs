@@ -3,6 +3,9 @@
 mod intel;
 mod values;
 
+#[cfg(test)]
+mod tests;
+
 use crate::{
     Anchor, Policy,
     collateral::CollateralSource,
@@ -116,7 +119,11 @@ pub(crate) fn examine<D: Anchor>(case: &Case<'_>) -> Outcome<D> {
         examined = match tee {
             Some(Tee::Tdx) => intel::examine::<D>(case, &evidence.quote, case.report_data, false),
             Some(other) => Examined {
-                factors: vec![Factor::skipped("platform.supported", "a way to check it", format!("{other} is not built in"))],
+                factors: vec![Factor::skipped(
+                    "platform.supported",
+                    "a way to check it",
+                    format!("{other} is not built in"),
+                )],
                 ..Examined::default()
             },
             None => Examined::default(),
@@ -193,7 +200,12 @@ fn sizes(evidence: &Evidence) -> Factor {
     });
     let too_large = CAPS.into_iter().zip(parts).chain(azure).find(|((_, most), found)| found > most);
     let found = too_large.map(|((name, most), found)| format!("{name} of {found} bytes, expected {most} at most"));
-    Factor::judged("evidence.sizes", found.is_none(), "every part within its cap", found.as_deref().unwrap_or("so it is"))
+    Factor::judged(
+        "evidence.sizes",
+        found.is_none(),
+        "every part within its cap",
+        found.as_deref().unwrap_or("so it is"),
+    )
 }
 
 fn platform(tee: Option<Tee>, policy: &Policy) -> Factor {

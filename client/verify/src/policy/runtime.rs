@@ -36,9 +36,9 @@ impl<'de> Deserialize<'de> for ConfigDigest {
         }
         match Written::deserialize(deserializer)? {
             Written::Word(word) if word == "any" => Ok(Self::Any),
-            Written::Word(word) => {
-                Err(D::Error::custom(format!("config_digest is {word:?}, expected a list of digests or the word \"any\"")))
-            }
+            Written::Word(word) => Err(D::Error::custom(format!(
+                "config_digest is {word:?}, expected a list of digests or the word \"any\""
+            ))),
             Written::List(list) => list
                 .iter()
                 .map(|text| Sha256::parse(text).map_err(D::Error::custom))

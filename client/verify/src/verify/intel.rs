@@ -18,14 +18,19 @@ pub(crate) fn examine<D: Anchor>(case: &Case<'_>, quote: &[u8], expected: &[u8; 
             return Examined { factors, ..Examined::default() };
         }
     };
-    let padding = if quote.padding() > 0 { format!(", {} zero bytes after it", quote.padding()) } else { String::new() };
+    let padding =
+        if quote.padding() > 0 { format!(", {} zero bytes after it", quote.padding()) } else { String::new() };
     let parsed = format!("version {}, {}{padding}", quote.version(), quote.kind());
     let binding = bound(expected, quote.report_data());
     let relayed = !binding.holds();
     let mut factors = vec![Factor::judged(PARSE, true, "a TDX quote of version 4 or 5", parsed), binding];
     let measured = Some(Measured::Tdx(*quote.measurements()));
     let (Some(tcb), Some(td), false) = (&rules.tcb, &rules.td, relayed) else {
-        factors.push(Factor::skipped("quote.signature", "a TD report signed by the quoting enclave", "not about this connection"));
+        factors.push(Factor::skipped(
+            "quote.signature",
+            "a TD report signed by the quoting enclave",
+            "not about this connection",
+        ));
         return Examined { factors, measured, intel: None };
     };
     let findings = tdx::judge(

@@ -69,7 +69,12 @@ fn well_formed(values: &RuntimeValues) -> Factor {
             .then(|| format!("software of {} bytes, expected {MAX_SOFTWARE} at most", values.software.len())),
     ];
     let found = found.into_iter().flatten().next();
-    Factor::judged("runtime.values", found.is_none(), "keys and texts of the lengths they have", found.as_deref().unwrap_or("so they are"))
+    Factor::judged(
+        "runtime.values",
+        found.is_none(),
+        "keys and texts of the lengths they have",
+        found.as_deref().unwrap_or("so they are"),
+    )
 }
 
 /// Bytes for a report, no more of them than a digest has.

@@ -2,18 +2,18 @@
 
 /// Why a quote could not be verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub(in crate::tdx) struct Fault {
     /// The factor that did not hold.
-    pub code: &'static str,
+    pub(in crate::tdx) code: &'static str,
     /// Whose matter it is.
-    pub kind: Kind,
+    pub(in crate::tdx) kind: Kind,
     /// A sentence for people.
-    pub text: String,
+    pub(in crate::tdx) text: String,
 }
 
 /// Whose matter a fault is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(in crate::tdx) enum Kind {
     /// The evidence is not what it should be.
     Evidence,
     /// The clock of this machine and the validity of the collateral do not agree: nothing could be checked.
@@ -65,7 +65,12 @@ const TABLE: &[Row] = &[
     ("Signature is invalid for qe_report", "quote.signature", Kind::Evidence, None),
     ("QE report hash mismatch", "quote.signature", Kind::Evidence, None),
     ("Invalid QE auth data length", "quote.signature", Kind::Evidence, None),
-    ("ISV enclave report signature", "quote.signature", Kind::Evidence, Some("the signature over the TD report is wrong")),
+    (
+        "ISV enclave report signature",
+        "quote.signature",
+        Kind::Evidence,
+        Some("the signature over the TD report is wrong"),
+    ),
     ("Fmspc mismatch", "collateral.match", Kind::Collateral, None),
     ("non-TDX TCB info", "collateral.match", Kind::Collateral, None),
     ("Unsupported QE Identity", "collateral.match", Kind::Collateral, None),
@@ -73,7 +78,9 @@ const TABLE: &[Row] = &[
         "No matching TCB level",
         "tcb.platform",
         Kind::Evidence,
-        Some("the platform's security versions are below every level that Intel lists: firmware or microcode is older than anything Intel still rates"),
+        Some(
+            "the platform's security versions are below every level that Intel lists: firmware or microcode is older than anything Intel still rates",
+        ),
     ),
     ("TCB status is invalid: Revoked", "tcb.platform", Kind::Evidence, Some("Intel revoked the platform's TCB level")),
     ("TDX module", "tcb.module", Kind::Evidence, None),
