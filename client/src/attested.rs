@@ -24,8 +24,8 @@ use crate::key::TenantKey;
 use crate::trust::Trust;
 pub use address::{Endpoint, SCHEME};
 use connector::{First, channel};
-pub use examiner::Seen;
 use examiner::Examiner;
+pub use examiner::Seen;
 pub use failure::{Failure, Kind};
 pub use terms::{Terms, read_policy};
 

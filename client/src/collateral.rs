@@ -81,7 +81,8 @@ impl Collateral {
 /// # Errors
 /// [`Error::Usage`].
 pub(crate) fn endpoints(named: &[String]) -> Result<Vec<String>, Error> {
-    let wrong = |url: &&String| !["https://", "http://"].iter().any(|s| url.strip_prefix(s).is_some_and(|h| !h.is_empty()));
+    let wrong =
+        |url: &&String| !["https://", "http://"].iter().any(|s| url.strip_prefix(s).is_some_and(|h| !h.is_empty()));
     if let Some(url) = named.iter().find(wrong) {
         return Err(Error::Usage(format!("collateral endpoint is `{url}`, expected https://HOST or http://HOST")));
     }

@@ -31,7 +31,7 @@ pub(crate) fn bounded(path: &Path, cap: usize) -> Result<Vec<u8>, Error> {
 /// [`Error::File`]: not readable, not a regular file, open to others, too large.
 pub(crate) fn secret(path: &Path, cap: usize) -> Result<Zeroizing<Vec<u8>>, Error> {
     let wrong = |reason: String| Error::file(path, reason);
-    let mut file = File::open(path).map_err(|error| wrong(error.to_string()))?;
+    let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
     let about = file.metadata().map_err(|error| wrong(error.to_string()))?;
     if !about.is_file() {
         return Err(wrong("is no regular file".into()));
@@ -45,7 +45,7 @@ pub(crate) fn secret(path: &Path, cap: usize) -> Result<Zeroizing<Vec<u8>>, Erro
     }
     // Allocated once, so that no copy is left behind by growing.
     let mut bytes = Zeroizing::new(Vec::with_capacity(cap + 1));
-    let read = file.by_ref().take(cap as u64 + 1).read_to_end(&mut bytes);
+    let read = file.take(cap as u64 + 1).read_to_end(&mut bytes);
     read.map_err(|error| wrong(error.to_string()))?;
     if bytes.len() > cap { Err(wrong(format!("more than {cap} bytes"))) } else { Ok(bytes) }
 }

@@ -58,12 +58,19 @@ impl<W: Trust> TenantKey<W> {
         let fields = Written::parse(text).and_then(Written::checked).map_err(wrong)?;
         if fields.test != W::TEST_KEYS {
             let (found, expected) = (fields.test, W::TEST_KEYS);
-            let world = if expected { "simulated runtimes get test keys alone" } else { "a test key is for simulated runtimes" };
+            let world = if expected {
+                "simulated runtimes get test keys alone"
+            } else {
+                "a test key is for simulated runtimes"
+            };
             return Err(Error::file(path, format!("test is {found}, expected {expected}: {world}")));
         }
         if fields.expires_at <= now {
             let (end, now) = (time_of(fields.expires_at), time_of(now));
-            return Err(Error::file(path, format!("expires_at is {end}, expected later than {now}: the key is expired")));
+            return Err(Error::file(
+                path,
+                format!("expires_at is {end}, expected later than {now}: the key is expired"),
+            ));
         }
         let written::Checked { tenant, key_id, expires_at, params_digest, root, .. } = fields;
         Ok(Self { tenant, key_id, expires_at, params_digest, root, world: PhantomData })

@@ -34,6 +34,7 @@ pub mod stop;
 pub mod top;
 pub mod trust;
 pub mod verify;
+mod way;
 
 pub use error::Error;
 pub use run::main;

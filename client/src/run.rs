@@ -71,7 +71,7 @@ async fn run<W: Trust>(
         Command::ExplainTcb(args) => explain::run::<W>(args, progress, clock).await,
         Command::Keygen(args) => keygen::run::<W>(args, clock.now()),
         Command::ReleaseKey(args) => release::command::run::<W>(args, progress, clock).await,
-        Command::Collateral(command) => collateral::command::run(command, progress, clock).await,
+        Command::Collateral(command) => collateral::command::run::<W>(command, progress, clock).await,
         Command::Top(args) => top::run(args).await,
         Command::Bench(BenchCommand::Serve(args)) => bench::serve::run(args, progress, stop).await,
         Command::Bench(BenchCommand::Decode(args)) => bench::decode::run(args, progress, stop).await,

@@ -184,7 +184,9 @@ mod tests {
         let report = report(Verdict::Rejected);
         let shown = Shown { report: &report, of: "attested://h:1".into(), instance: Some([3; 32]), report_data: None };
         let text = table(&shown);
-        for part in ["HARDWARE (Intel root)", "td.debug_off", "fail", "no collateral", "verdict     rejected", &"03".repeat(32)] {
+        for part in
+            ["HARDWARE (Intel root)", "td.debug_off", "fail", "no collateral", "verdict     rejected", &"03".repeat(32)]
+        {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
         let object = object::<attest::Hardware>(&shown);

@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use attest::client::{Judge, Offer};
-use attest_verify::report::Report;
 use attest_verify::Verified;
+use attest_verify::report::Report;
 use proto::v1::Evidence;
 
 use super::failure::reasons;

@@ -15,21 +15,32 @@ use crate::cli::{CollateralCommand, CollateralFetchArgs, CollateralFileArgs};
 use crate::file::{bounded, replace};
 use crate::progress::Progress;
 use crate::report::print;
-use crate::trust::{Clock, time_of};
+use crate::trust::{Clock, Trust, time_of};
 
 /// Runs one of the three.
 ///
 /// # Errors
 /// Files that are no bundles, and every endpoint that did not deliver with its reason.
-pub async fn run(command: &CollateralCommand, progress: &Arc<Progress>, clock: &Clock) -> Result<ExitCode, Error> {
+pub async fn run<W: Trust>(
+    command: &CollateralCommand,
+    progress: &Arc<Progress>,
+    clock: &Clock,
+) -> Result<ExitCode, Error> {
+    let root = W::intel_root();
+    let root = root.as_deref();
     match command {
-        CollateralCommand::Fetch(args) => run_fetch(args, progress, clock.now()).await,
-        CollateralCommand::Show(args) => show(args, clock.now()),
-        CollateralCommand::Check(args) => check(args, clock.now()),
+        CollateralCommand::Fetch(args) => run_fetch(args, progress, root, clock.now()).await,
+        CollateralCommand::Show(args) => show(args, root, clock.now()),
+        CollateralCommand::Check(args) => check(args, root, clock.now()),
     }
 }
 
-async fn run_fetch(args: &CollateralFetchArgs, progress: &Arc<Progress>, now: u64) -> Result<ExitCode, Error> {
+async fn run_fetch(
+    args: &CollateralFetchArgs,
+    progress: &Arc<Progress>,
+    root: Option<&[u8]>,
+    now: u64,
+) -> Result<ExitCode, Error> {
     let key = CollateralKey { fmspc: args.fmspc, ca: args.ca };
     let endpoints = endpoints(&args.endpoint)?;
     // Before the network is asked, so that a file that is none of ours costs nothing.
@@ -42,21 +53,23 @@ async fn run_fetch(args: &CollateralFetchArgs, progress: &Arc<Progress>, now: u6
     bundle.put(Entry { fmspc: key.fmspc, ca: key.ca, collateral, fetched_at: now });
     let text = bundle.to_json().map_err(|error| Error::file(&args.out, error))?;
     replace(&args.out, text.as_bytes())?;
-    let standing = bundle.check(now).into_iter().find(|standing| standing.key == key);
-    let (eval, due) = standing.map_or((0, String::new()), |standing| (standing.eval_number, standing.next_update));
-    print(&format!("{key}: round {eval}, to be replaced by {due}, in {}\n", args.out.display()))?;
+    let standing = bundle.check_below(root, now).into_iter().find(|standing| standing.key == key);
+    let standing = standing.ok_or_else(|| Error::file(&args.out, format!("no entry for {key}")))?;
+    let Standing { eval_number, next_update, state, .. } = standing;
+    let file = args.out.display();
+    print(&format!("{key}: round {eval_number}, to be replaced by {next_update}, {state}, in {file}\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn show(args: &CollateralFileArgs, now: u64) -> Result<ExitCode, Error> {
-    let standings = read(&args.file)?.check(now);
+fn show(args: &CollateralFileArgs, root: Option<&[u8]>, now: u64) -> Result<ExitCode, Error> {
+    let standings = read(&args.file)?.check_below(root, now);
     shown(&standings, args.json)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// 0 if everything in it is valid, 1 if not or if there is nothing.
-fn check(args: &CollateralFileArgs, now: u64) -> Result<ExitCode, Error> {
-    let standings = read(&args.file)?.check(now);
+fn check(args: &CollateralFileArgs, root: Option<&[u8]>, now: u64) -> Result<ExitCode, Error> {
+    let standings = read(&args.file)?.check_below(root, now);
     shown(&standings, args.json)?;
     let good = !standings.is_empty() && standings.iter().all(|standing| standing.state == VALID);
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -79,7 +92,8 @@ fn shown(standings: &[Standing], json: bool) -> Result<(), Error> {
     table.set_header(["platform", "round", "issued", "to be replaced by", "fetched", "state"]);
     for Standing { key, age_hours, next_update, eval_number, fetched_at, state } in standings {
         let age = age_hours.map_or_else(|| "-".to_owned(), |hours| format!("{hours} h ago"));
-        let cells = [key.to_string(), eval_number.to_string(), age, next_update.clone(), time_of(*fetched_at), state.clone()];
+        let cells =
+            [key.to_string(), eval_number.to_string(), age, next_update.clone(), time_of(*fetched_at), state.clone()];
         table.add_row(cells);
     }
     print(&format!("{table}\n"))

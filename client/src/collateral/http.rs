@@ -49,7 +49,8 @@ fn get(agent: &ureq::Agent, url: &str) -> Result<Answer, String> {
     let failed = |error: ureq::Error| format!("{url}: {error}");
     let mut response = agent.get(url).call().map_err(failed)?;
     let headers = response.headers().iter();
-    let headers = headers.filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned()))).collect();
+    let headers =
+        headers.filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned()))).collect();
     let body = response.body_mut().with_config().limit(MAX_PART as u64).read_to_vec().map_err(failed)?;
     Ok(Answer { body, headers })
 }

@@ -86,7 +86,10 @@ fn keys_that_are_not_whole_or_not_right_are_refused_by_field() {
         (Box::new(change("version = 1", "version = 2")), "version is 2, expected 1"),
         (Box::new(change("tenant = \"acme\"", "tenant = \"../x\"")), "tenant is \"../x\", expected 1 to 64 letters"),
         (Box::new(change("key_id = \"k-1\"", "key_id = \"\"")), "key_id is \"\", expected"),
-        (Box::new(change("params_digest = \"07", "params_digest = \"")), "params_digest is 31 bytes of hexadecimal, expected 32"),
+        (
+            Box::new(change("params_digest = \"07", "params_digest = \"")),
+            "params_digest is 31 bytes of hexadecimal, expected 32",
+        ),
         (Box::new(change("expires_at = ", "expires_at = -")), "line 6, expires_at: "),
         (Box::new(change("test = false", "test = 0")), "line 8, test: invalid type"),
         (Box::new(change("created", "kreated")), "unknown field `kreated`"),
@@ -95,7 +98,10 @@ fn keys_that_are_not_whole_or_not_right_are_refused_by_field() {
     for (change, says) in cases {
         let (_dir, path) = file(&order(), &change);
         let root = std::fs::read_to_string(&path).unwrap();
-        let root = root.lines().find_map(|line| line.strip_prefix("root = \"")).map(|root| root[..16.min(root.len())].to_owned());
+        let root = root
+            .lines()
+            .find_map(|line| line.strip_prefix("root = \""))
+            .map(|root| root[..16.min(root.len())].to_owned());
         let error = TenantKey::<Hardware>::load(&path, NOW).err().unwrap_or_else(|| panic!("taken, not {says}"));
         assert_eq!(error.verdict_code(), 2);
         let error = error.to_string();

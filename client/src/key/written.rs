@@ -49,7 +49,8 @@ impl Written {
     /// A sentence naming line and field. Toml's own picture of the place is left out: it may show the root.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| {
-            let at = error.span().and_then(|span| text.get(..span.start)).map(|before| before.matches('\n').count() + 1);
+            let at =
+                error.span().and_then(|span| text.get(..span.start)).map(|before| before.matches('\n').count() + 1);
             let field = at.and_then(|line| text.lines().nth(line - 1)).and_then(|line| line.split_once('='));
             let field = field.map(|(name, _)| name.trim()).filter(|name| FIELDS.contains(name));
             let place = match (at, field) {
