@@ -73,7 +73,8 @@ fn keys_that_are_not_whole_or_not_right_are_refused_by_field() {
         move |text: &str| text.lines().filter(|line| !line.starts_with(field)).map(|line| format!("{line}\n")).collect()
     };
     let change = |from: &'static str, to: &'static str| move |text: &str| text.replacen(from, to, 1);
-    let cases: [(Box<dyn Fn(&str) -> String>, &str); 17] = [
+    type Change = Box<dyn Fn(&str) -> String>;
+    let cases: [(Change, &str); 17] = [
         (Box::new(|_: &str| String::new()), "version is missing, expected 1"),
         (Box::new(without("tenant")), "tenant is missing, expected a name"),
         (Box::new(without("key_id")), "key_id is missing"),
