@@ -157,8 +157,8 @@ pub struct KeygenArgs {
     /// Name of the key [default: the date and eight random digits]
     #[arg(long, value_name = "ID")]
     pub key_id: Option<String>,
-    /// Days until it expires
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3650))]
+    /// Days until it expires; runtimes take no key that lasts longer than 400
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=400))]
     pub expires_days: u32,
     /// Digest of the parameter sets it is for [default: what is verified when it is released]
     #[arg(long, value_name = "HEX", value_parser = Sha256::parse)]
