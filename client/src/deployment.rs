@@ -93,6 +93,7 @@ impl Deployment {
             port_file: certificates.dir().join(port_file),
             envs: vec![("NO_COLOR".into(), "1".into()), ("RUST_BACKTRACE".into(), "0".into())],
             watch: Some(watch(name, progress, setup.daemons.verbose, &complaint)),
+            local: name == RUNTIME,
         };
 
         progress.busy("starting the daemons");

@@ -33,9 +33,13 @@ pub struct Config {
     pub engine: EngineSection,
     pub hardening: HardeningSection,
     pub limits: LimitsSection,
+    pub attestation: AttestationSection,
     pub tls: TlsSection,
     pub evaluator: EvaluatorSection,
     pub pool: PoolSection,
+    /// SHA-256 of all settings but addresses and threads; clients may insist on it.
+    #[serde(skip)]
+    pub digest: [u8; 32],
 }
 
 /// `[model]`.
@@ -100,6 +104,18 @@ pub struct HardeningSection {
 #[expect(missing_docs, reason = "documented in deploy/trusted-runtime.toml")]
 pub struct LimitsSection {
     pub max_request_bytes: NonZeroU32,
+}
+
+/// `[attestation]`.
+#[derive(Clone, Debug, Deserialize)]
+#[expect(missing_docs, reason = "documented in deploy/trusted-runtime.toml")]
+pub struct AttestationSection {
+    pub session_seconds: NonZeroU32,
+    pub tenants: String,
+    pub danger_listen_anywhere: bool,
+    /// Where evidence comes from.
+    #[serde(flatten)]
+    pub evidence: evidence::Settings,
 }
 
 /// `[tls]`.
@@ -176,7 +192,8 @@ impl Config {
         for (path, value) in flags {
             layers.set(path, value, &format!("flag for {path}"))?;
         }
-        let config: Self = layers.finish()?;
+        let digest = layers.digest();
+        let config = Self { digest, ..layers.finish()? };
         config.check()?;
         Ok(config)
     }
