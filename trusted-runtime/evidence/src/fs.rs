@@ -25,6 +25,12 @@ pub trait Files: Send + Sync + 'static {
     /// Whether something is there.
     fn exists(&self, path: &Path) -> bool;
 
+    /// Whether a file can be opened for writing, which is not done.
+    ///
+    /// # Errors
+    /// The system's, if it cannot.
+    fn writable(&self, path: &Path) -> io::Result<()>;
+
     /// The bytes of a file. An interrupted call is an error here and not repeated: the second `read` on a configfs
     /// file returns nothing and no error, which looks like an empty quote.
     ///
@@ -72,6 +78,10 @@ impl Files for System {
 
     fn exists(&self, path: &Path) -> bool {
         path.exists()
+    }
+
+    fn writable(&self, path: &Path) -> io::Result<()> {
+        OpenOptions::new().write(true).open(path).map(|_| ())
     }
 
     fn read(&self, path: &Path, cap: usize) -> io::Result<Vec<u8>> {

@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub(crate) intruder: bool,
     /// The write is lost on closing, as configfs may do without telling.
     pub(crate) lost_write: bool,
+    /// Nothing can be written, as in a container.
+    pub(crate) read_only: bool,
     /// Plain files.
     pub(crate) files: BTreeMap<PathBuf, Vec<u8>>,
     pub(crate) entries: BTreeMap<PathBuf, Entry>,
@@ -155,6 +157,15 @@ impl Files for Machine {
 
     fn exists(&self, path: &Path) -> bool {
         self.state().files.contains_key(path)
+    }
+
+    fn writable(&self, path: &Path) -> io::Result<()> {
+        let state = self.state();
+        match state.files.contains_key(path) {
+            true if state.read_only => Err(Errno::ROFS.into()),
+            true => Ok(()),
+            false => Err(Errno::NOENT.into()),
+        }
     }
 
     fn read(&self, path: &Path, cap: usize) -> io::Result<Vec<u8>> {
