@@ -169,8 +169,12 @@ impl Files for Machine {
     }
 
     fn read(&self, path: &Path, cap: usize) -> io::Result<Vec<u8>> {
-        let mut state = self.state();
         let name = path.file_name().unwrap().to_str().unwrap();
+        if name == "outblob" {
+            // A quote takes long: whoever does not wait for its turn gets one now.
+            (0..200).for_each(|_| std::thread::yield_now());
+        }
+        let mut state = self.state();
         state.next_fault(name)?;
         let entry = path.parent().and_then(|p| state.entries.get(p)).map(|e| (e.inblob.clone(), e.generation));
         let bytes = match (entry, name) {
