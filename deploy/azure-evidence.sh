@@ -48,11 +48,11 @@ case $platform in
         encoded=$(report 1024 | base64 -w 0 | tr '+/' '-_' | tr -d '=')
         answer=$(curl -sS --fail --max-time 30 --noproxy '*' -H 'Metadata: true' -H 'Content-Type: application/json' \
             --data "{\"report\":\"$encoded\"}" "$quote_url")
-        quote=$(sed -n 's/.*"quote"[[:space:]]*:[[:space:]]*"\([A-Za-z0-9_=-]*\)".*/\1/p' <<<"$answer")
-        [ -n "$quote" ] || fail "the metadata service returned no quote"
-        quote=$(tr -d '=' <<<"$quote" | tr '_-' '/+')
-        while [ $((${#quote} % 4)) -ne 0 ]; do quote+='='; done
-        base64 -d <<<"$quote" >quote
+        encoded=$(sed -n 's/.*"quote"[[:space:]]*:[[:space:]]*"\([A-Za-z0-9_=-]*\)".*/\1/p' <<<"$answer")
+        [ -n "$encoded" ] || fail "the metadata service returned no quote"
+        encoded=$(tr -d '=' <<<"$encoded" | tr '_-' '/+')
+        while [ $((${#encoded} % 4)) -ne 0 ]; do encoded+='='; done
+        base64 -d <<<"$encoded" >quote
         ;;
     sev_snp) report 1184 >quote ;;
 esac

@@ -20,7 +20,7 @@ fail() {
 }
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
-role= prefix=/usr/local destdir= binaries=$here/../target/release
+role='' prefix=/usr/local destdir='' binaries=$here/../target/release
 while [ $# -gt 0 ]; do
     case $1 in
         --role | --prefix | --destdir | --binaries)

@@ -13,7 +13,7 @@ release-key.sh --runtime URL --policy FILE --key FILE [options]
   --policy FILE      what the runtime must be
   --key FILE         the tenant's key (bifrost keygen)
   --model-key FILE   the key of an encrypted model, released with it
-  --once FILE        do nothing if the runtime is the one to which FILE says the key was released; keep FILE up to date
+  --once FILE        do nothing if FILE says that this key was released to this process; keep FILE up to date
   --yes              do not ask
   --bifrost FILE     the program, if it is not in PATH
 EOF
@@ -26,7 +26,7 @@ fail() {
     exit "$code"
 }
 
-runtime= policy= key= model_key= once= bifrost=bifrost assume_yes=no
+runtime='' policy='' key='' model_key='' once='' bifrost=bifrost assume_yes=no
 while [ $# -gt 0 ]; do
     case $1 in
         --runtime | --policy | --key | --model-key | --once | --bifrost)
@@ -65,7 +65,7 @@ fi
 
 # Which process is there, by a verification of its own; the release below is bound to this one.
 status=0
-report=$("$bifrost" verify --runtime "$runtime" --policy "$policy" --json) || status=$?
+report=$("$bifrost" verify "$runtime" --policy "$policy" --json) || status=$?
 if [ "$status" -ne 0 ]; then
     printf '%s\n' "$report"
     case $status in
@@ -76,13 +76,15 @@ fi
 instance=$(printf '%s' "$report" | tr -d '\n' | sed -n 's/.*"instance"[[:space:]]*:[[:space:]]*"\([^"]*\)".*/\1/p')
 [[ $instance =~ ^[0-9A-Za-z_-]{8,128}$ ]] || fail 3 "the report names no instance"
 
-if [ -n "$once" ] && [ -r "$once" ] && [ "$(cat "$once")" = "$instance" ]; then
+# A restarted runtime is another instance, and a rotated key is another key.
+released="$instance $(sha256sum -- "$key" | cut -d ' ' -f 1)"
+if [ -n "$once" ] && [ -r "$once" ] && [ "$(cat -- "$once")" = "$released" ]; then
     echo "release-key: $runtime has the key already (instance $instance)"
     exit 0
 fi
 
 # For eyes: the table of what was expected and found, and the policy itself.
-"$bifrost" verify --runtime "$runtime" --policy "$policy" || exit $?
+"$bifrost" verify "$runtime" --policy "$policy" || exit $?
 printf '\npolicy %s (sha256 %s)\n' "$policy" "$(sha256sum -- "$policy" | cut -d ' ' -f 1)"
 sed 's/^/    /' -- "$policy"
 printf '\nruntime  %s\ninstance %s\nkey      %s\n' "$runtime" "$instance" "$key"
@@ -93,12 +95,12 @@ if [ "$assume_yes" = no ]; then
     [ "$answer" = yes ] || fail 1 "not released"
 fi
 
-release=("$bifrost" release-key --runtime "$runtime" --policy "$policy" --key "$key" --instance "$instance" --yes)
+release=("$bifrost" release-key --runtime "$runtime" --policy "$policy" --tenant-key "$key" --instance "$instance" --yes)
 [ -z "$model_key" ] || release+=(--model-key "$model_key")
 "${release[@]}"
 
 if [ -n "$once" ]; then
     new=$(mktemp -- "$once.XXXXXX")
-    printf '%s\n' "$instance" >"$new"
+    printf '%s\n' "$released" >"$new"
     mv -f -- "$new" "$once"
 fi

@@ -25,14 +25,20 @@ pub trait Files: Send + Sync + 'static {
     /// Whether something is there.
     fn exists(&self, path: &Path) -> bool;
 
-    /// The bytes of a file. An interrupted call is an error here and not repeated: the second `read` on a configfs
-    /// file returns nothing and no error, which looks like an empty quote.
+    /// Whether a file can be opened for writing, which is not done.
+    ///
+    /// # Errors
+    /// The system's, if it cannot.
+    fn writable(&self, path: &Path) -> io::Result<()>;
+
+    /// The bytes of a file. An interrupted call is an error here and not repeated: whoever asks knows how long to go on.
     ///
     /// # Errors
     /// The system's; [`ErrorKind::FileTooLarge`] if there are more than `cap` bytes.
     fn read(&self, path: &Path, cap: usize) -> io::Result<Vec<u8>>;
 
-    /// Writes to a file that exists, by one call; closes it before returning, which is when configfs takes the bytes.
+    /// Writes to a file that exists, by one call, and closes it, which is when configfs takes the bytes (and keeps to
+    /// itself whether that worked).
     ///
     /// # Errors
     /// The system's; [`ErrorKind::WriteZero`] if it took only some of them.
@@ -72,6 +78,10 @@ impl Files for System {
 
     fn exists(&self, path: &Path) -> bool {
         path.exists()
+    }
+
+    fn writable(&self, path: &Path) -> io::Result<()> {
+        OpenOptions::new().write(true).open(path).map(|_| ())
     }
 
     fn read(&self, path: &Path, cap: usize) -> io::Result<Vec<u8>> {

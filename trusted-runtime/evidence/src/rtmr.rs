@@ -104,13 +104,14 @@ pub fn replay(log: &[RuntimeEvent]) -> [u8; 48] {
 }
 
 impl<F: Files> Rtmr3<F> {
-    /// The register with the log at `path`, or nothing where this platform has no such register; that is said in the log.
+    /// The register with the log at `path`, or nothing where this platform has no such register or keeps it from us (in a
+    /// container `/sys` is read-only); that is said in the log.
     ///
     /// # Errors
     /// [`RegisterError`], if the log does not explain the register among others.
     pub fn open(files: F, path: PathBuf) -> Result<Option<Self>, RegisterError> {
-        if !files.exists(Path::new(REGISTER)) {
-            tracing::info!(path = REGISTER, "no register for runtime measurements here; evidence goes without them");
+        if let Err(error) = files.writable(Path::new(REGISTER)) {
+            tracing::info!(path = REGISTER, %error, "no register for runtime measurements; evidence goes without them");
             return Ok(None);
         }
         let register = files.read(Path::new(REGISTER), 48).map_err(|e| io_error(Path::new(REGISTER), e))?;

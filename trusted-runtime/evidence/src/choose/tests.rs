@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    helper::serve::Service,
+    helper::serve::{Service, Tee},
     rtmr::replay,
     testing::{Machine, tdx_v4},
 };
@@ -73,9 +73,10 @@ fn the_helper_comes_before_the_kernels_interface() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("socket");
     let listener = UnixListener::bind(&socket).unwrap();
-    let source = ConfigfsTsm::open(machine.clone()).unwrap();
     let uid = rustix::process::geteuid().as_raw();
-    let mut service = Service::<Machine>::new(Box::new(source), None, uid);
+    let guest = machine.clone();
+    let find = move || Ok(Tee { source: Box::new(ConfigfsTsm::open(guest.clone())?), rtmr3: None });
+    let mut service = Service::<Machine>::new(find, uid);
     std::thread::spawn(move || service.run(&listener));
     let settings = Settings { helper_socket: socket, ..settings(Choice::Auto) };
     let source = open_on(machine, &settings, &[]).unwrap();

@@ -29,8 +29,8 @@ pub enum RunError {
     #[error("pipe: {0}")]
     Pipe(io::Error),
     /// It takes too long, and was killed.
-    #[error("no answer within {0} s")]
-    Time(u64),
+    #[error("no answer within {} s", .0.as_secs_f32())]
+    Time(Duration),
     /// It writes too much.
     #[error("standard output has more than {0} bytes")]
     TooLong(usize),
@@ -63,7 +63,7 @@ pub(super) fn run(argv: &[String], input: &[u8], limits: Limits) -> Result<Vec<u
             {
                 tracing::warn!(%error, "program of the attestation source cannot be killed");
             }
-            Err(RunError::Time(limits.time.as_secs()))
+            Err(RunError::Time(limits.time))
         }
     }
 }

@@ -1,7 +1,13 @@
 use super::*;
 use crate::testing::{milan, tdx_v4};
+use rustix::fs::{OFlags, fcntl_setfl};
 use sha2::{Digest as _, Sha256};
-use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
+use std::{
+    fs,
+    io::Read as _,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::PathBuf,
+};
 
 const ASKED: [u8; 64] = [0x5a; 64];
 
@@ -97,13 +103,22 @@ fn silence_is_not_a_quote() {
 }
 
 #[test]
-fn a_program_that_never_ends_is_killed() {
-    // It holds the pipe and its child does too; `read` waits for ever because the pipe that it reads is its own.
-    let script = Script::new("mkfifo $here/pipe; echo $$ > $here/pid; exec 3<>$here/pipe; read line <&3");
+fn a_program_that_never_ends_is_killed_with_what_it_started() {
+    // Both hold the writing end of `alive`, and wait for `never`, which nobody writes.
+    let body = "exec 4>$here/alive; (read line <$here/never) & read line <$here/never";
+    let script = Script::new(body);
+    for fifo in ["alive", "never"] {
+        assert!(std::process::Command::new("mkfifo").arg(script.path(fifo)).status().unwrap().success());
+    }
+    let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap();
+    let mut alive = fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(script.path("alive")).unwrap();
     let mut command = script.command(&[], "tdx");
-    command.limits.time = Duration::from_millis(300);
+    command.limits.time = Duration::from_millis(500);
     let error = command.collect(&ASKED).unwrap_err().to_string();
-    assert!(error.ends_with("no answer within 0 s"), "{error}");
+    assert!(error.ends_with("no answer within 0.5 s"), "{error}");
+    // Ends when nobody holds the other end any more.
+    fcntl_setfl(&alive, OFlags::empty()).unwrap();
+    assert_eq!(alive.read(&mut [0]).unwrap(), 0);
 }
 
 #[test]

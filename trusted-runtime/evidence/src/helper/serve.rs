@@ -2,7 +2,7 @@
 
 use super::wire::{Answer, Request, WireError};
 use crate::{fs::Files, rtmr::Rtmr3};
-use attest::source::{Source, SourceError};
+use attest::source::{Collected, Source, SourceError};
 use proto::v1::RuntimeEvent;
 use rustix::net::sockopt::socket_peercred;
 use std::{
@@ -14,10 +14,18 @@ use std::{
 /// How long a peer may take to say what it wants, and to take the answer.
 const PEER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The TEE, its register, and whom they serve.
+/// The TEE and its register.
+pub struct Tee<F> {
+    /// Where quotes come from.
+    pub source: Box<dyn Source>,
+    /// RTMR3, where there is one.
+    pub rtmr3: Option<Rtmr3<F>>,
+}
+
+/// The TEE, looked for when it is first asked, and the user that it serves.
 pub struct Service<F> {
-    source: Box<dyn Source>,
-    rtmr3: Option<Rtmr3<F>>,
+    find: Box<dyn FnMut() -> Result<Tee<F>, SourceError> + Send>,
+    found: Option<Tee<F>>,
     allowed: u32,
 }
 
@@ -38,10 +46,10 @@ pub enum ServeError {
 }
 
 impl<F: Files> Service<F> {
-    /// Serves the user `allowed` and nobody else.
-    #[must_use]
-    pub fn new(source: Box<dyn Source>, rtmr3: Option<Rtmr3<F>>, allowed: u32) -> Self {
-        Self { source, rtmr3, allowed }
+    /// Serves the user `allowed` and nobody else. What `find` says is answered as long as it finds nothing: a runtime
+    /// learns why there is no TEE, and a driver may be loaded later.
+    pub fn new(find: impl FnMut() -> Result<Tee<F>, SourceError> + Send + 'static, allowed: u32) -> Self {
+        Self { find: Box::new(find), found: None, allowed }
     }
 
     /// Serves connections one after the other, for ever.
@@ -68,43 +76,44 @@ impl<F: Files> Service<F> {
         }
         stream.set_read_timeout(Some(PEER_PATIENCE)).map_err(WireError::Io)?;
         stream.set_write_timeout(Some(PEER_PATIENCE)).map_err(WireError::Io)?;
-        let answer = match Request::read(&mut stream)? {
-            Request::Quote(report_data) => self.quote(&report_data),
-            Request::Extend(event) => self.extend(event),
-        };
+        let request = Request::read(&mut stream)?;
+        let answer = self.answer(request).unwrap_or_else(|error| {
+            tracing::warn!(%error, "request refused");
+            match error {
+                SourceError::NoTee(text) => Answer::NoTee(text),
+                SourceError::Quote(text) => Answer::Failed(text),
+            }
+        });
         Ok(answer.write(&mut stream)?)
     }
 
-    fn quote(&mut self, report_data: &[u8; 64]) -> Answer {
-        // Before the quote: whatever happens afterwards, its register is final.
-        if let Some(Err(error)) = self.rtmr3.as_ref().map(Rtmr3::seal) {
-            return Answer::Failed(error.to_string());
-        }
-        match self.source.collect(report_data) {
-            Ok(mut collected) => {
-                if let Some(rtmr3) = &self.rtmr3 {
-                    collected.runtime_log = rtmr3.log().to_vec();
-                }
-                Answer::Quoted(Box::new(collected))
-            }
-            Err(error) => {
-                tracing::warn!(%error, "no evidence");
-                match error {
-                    SourceError::NoTee(text) => Answer::NoTee(text),
-                    SourceError::Quote(text) => Answer::Failed(text),
-                }
-            }
+    fn answer(&mut self, request: Request) -> Result<Answer, SourceError> {
+        let tee = match &mut self.found {
+            Some(tee) => tee,
+            none => none.insert((self.find)()?),
+        };
+        match request {
+            Request::Quote(report_data) => tee.quote(&report_data),
+            Request::Extend(event) => tee.extend(event),
         }
     }
+}
 
-    fn extend(&mut self, event: RuntimeEvent) -> Answer {
-        let Some(rtmr3) = &mut self.rtmr3 else { return Answer::NoRegister };
-        match rtmr3.extend(event) {
-            Ok(()) => Answer::Extended,
-            Err(error) => {
-                tracing::warn!(%error, "register not extended");
-                Answer::Failed(error.to_string())
-            }
+impl<F: Files> Tee<F> {
+    fn quote(&self, report_data: &[u8; 64]) -> Result<Answer, SourceError> {
+        let mut log = Vec::new();
+        if let Some(rtmr3) = &self.rtmr3 {
+            // Before the quote: whatever happens afterwards, its register is final.
+            rtmr3.seal()?;
+            log = rtmr3.log().to_vec();
         }
+        let collected = self.source.collect(report_data)?;
+        Ok(Answer::Quoted(Box::new(Collected { runtime_log: log, ..collected })))
+    }
+
+    fn extend(&mut self, event: RuntimeEvent) -> Result<Answer, SourceError> {
+        let Some(rtmr3) = &mut self.rtmr3 else { return Ok(Answer::NoRegister) };
+        rtmr3.extend(event)?;
+        Ok(Answer::Extended)
     }
 }

@@ -1,6 +1,10 @@
-use super::{serve::Service, *};
+use super::{
+    serve::{Service, Tee},
+    *,
+};
 use crate::{
     configfs::ConfigfsTsm,
+    fs::Files as _,
     rtmr::{self, Rtmr3, replay},
     testing::{Machine, tdx_v4},
 };
@@ -18,8 +22,12 @@ fn me() -> u32 {
 }
 
 fn service(machine: &Machine, allowed: u32) -> Service<Machine> {
-    let source = ConfigfsTsm::open(machine.clone()).unwrap();
-    Service::new(Box::new(source), Rtmr3::open(machine.clone(), rtmr::LOG.into()).unwrap(), allowed)
+    let machine = machine.clone();
+    let find = move || {
+        let source = Box::new(ConfigfsTsm::open(machine.clone())?);
+        Ok(Tee { source, rtmr3: Rtmr3::open(machine.clone(), rtmr::LOG.into())? })
+    };
+    Service::new(find, allowed)
 }
 
 /// A helper that serves so many connections, and what it says of each.
@@ -101,6 +109,30 @@ fn the_hosts_fault_reaches_the_runtime_in_words() {
     assert!(error.starts_with("no quote: helper: quote is empty"), "{error}");
     machine.state().provider = None;
     assert!(source.collect(&ASKED).unwrap_err().to_string().starts_with("no TEE: helper: "));
+}
+
+#[test]
+fn a_helper_without_a_tee_says_so_and_finds_one_later() {
+    let machine = Machine::tdx().with_rtmr3();
+    machine.state().provider = None;
+    let (dir, _thread) = helper(&machine, me(), 6);
+    let socket = dir.path().join("socket");
+    let error = SourceError::from(Helper::open(&socket, &[event("config", b"1")]).unwrap_err());
+    assert!(matches!(&error, SourceError::NoTee(text) if text.contains("has no provider")), "{error}");
+    machine.state().provider = Some("tdx_guest\n");
+    let source = Helper::open(&socket, &[event("config", b"1")]).unwrap();
+    assert_eq!(source.collect(&ASKED).unwrap().runtime_log, [event("config", b"1")]);
+}
+
+#[test]
+fn a_register_that_the_log_does_not_explain_is_told_to_the_runtime() {
+    let machine = Machine::tdx().with_rtmr3();
+    machine.write(Path::new(rtmr::REGISTER), &[1; 48]).unwrap();
+    let (dir, _thread) = helper(&machine, me(), 2);
+    let source = Helper::open(&dir.path().join("socket"), &[]).unwrap();
+    let error = source.collect(&ASKED).unwrap_err().to_string();
+    assert!(error.contains("something else extended it"), "{error}");
+    assert_eq!(machine.state().quotes, 0);
 }
 
 #[test]

@@ -25,6 +25,13 @@ fn without_the_register_there_is_no_log() {
 }
 
 #[test]
+fn a_register_that_cannot_be_written_is_none() {
+    let machine = Machine::tdx().with_rtmr3();
+    machine.state().read_only = true;
+    assert!(Rtmr3::open(machine, LOG.into()).unwrap().is_none());
+}
+
+#[test]
 fn the_log_explains_the_register() {
     let machine = Machine::tdx().with_rtmr3();
     let mut rtmr3 = open(&machine);

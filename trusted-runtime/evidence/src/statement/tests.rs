@@ -68,3 +68,20 @@ proptest! {
         }
     }
 }
+
+/// Vectors that are not part of this repository: `BIFROST_EXTRA_VECTORS`, or `shared/vectors` beside the workspace.
+#[test]
+fn a_td15_body_and_a_padded_quote_are_read_at_their_offsets() {
+    let beside = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/vectors");
+    let vectors = std::env::var_os("BIFROST_EXTRA_VECTORS").map_or_else(|| beside.into(), std::path::PathBuf::from);
+    if !vectors.exists() {
+        println!("skipped: {} is not there", vectors.display());
+        return;
+    }
+    let read = |name: &str| std::fs::read(vectors.join(name)).unwrap();
+    let td15 = read("go-tdx-guest/quote_v5_sample.dat");
+    let expected = "945eaacf5abc1f719d8666a942fda03d1edcb4490277396093dc5a5289ab9f1e094aed63060cd4a4933a4dd537ed1255c9c79ecb3ed82cd1b486233e31c25c3a";
+    assert_eq!(report_data(Platform::Tdx, &td15).unwrap().as_slice(), unhex(expected));
+    let padded = read("flashbots-attested-tls/gcp-tdx-1782809233226668671");
+    assert_eq!((padded.len(), report_data(Platform::Tdx, &padded)), (8000, Ok(&[0; 64])));
+}
