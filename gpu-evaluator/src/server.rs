@@ -75,6 +75,7 @@ pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: boo
     if let Some(path) = port_file {
         write_port(path, address)?;
     }
+    proto::readiness::ready();
     tracing::info!(
         version = proto::VERSION,
         backend = backend.name(),
@@ -92,6 +93,7 @@ pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: boo
     let asked = async move {
         let name = signals.next().await;
         tracing::info!("{name}: draining, up to {} s", patience.as_secs());
+        proto::readiness::stopping();
         // Watchers are told first, then their streams end, or they would keep their connections open.
         health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
         health.set_not_serving::<EvaluatorServer<Service>>().await;

@@ -159,6 +159,7 @@ impl Life {
         async move {
             let name = stop.wait().await;
             tracing::info!("{name}: draining for up to {seconds} s");
+            proto::readiness::stopping();
             draining.cancel();
             health.set_service_status("", ServingStatus::NotServing).await;
             health.set_not_serving::<InferenceServer<Service>>().await;
@@ -235,6 +236,7 @@ fn announce(config: &Config, address: SocketAddr, with: &str) -> Result<(), Erro
     } else {
         tracing::info!("serving on {address} with {with}");
     }
+    proto::readiness::ready();
     if config.port_file.is_empty() {
         return Ok(());
     }

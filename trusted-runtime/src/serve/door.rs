@@ -60,7 +60,7 @@ impl Door {
             let model_digest = model_digest(&model)?;
             let event =
                 |name: &str, payload: &[u8]| RuntimeEvent { name: name.into(), payload: payload.to_vec().into() };
-            let events = [event("bifrost.model", &model_digest), event("bifrost.config", &config_digest)];
+            let events = [event("model", &model_digest), event("config", &config_digest)];
             let source = W::source(&section, &events).map_err(|e| Error::Platform(format!("attestation: {e}")))?;
             Ok::<_, Error>((source, model_digest))
         };
