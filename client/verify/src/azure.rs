@@ -9,7 +9,7 @@ mod jwk;
 mod pcrs;
 mod tpm;
 
-pub use hcl::{HclError, HclReport, Hardware};
+pub use hcl::{Hardware, HclError, HclReport};
 pub use jwk::{AttestationKey, VarData, VarDataError};
 pub use tpm::{TpmError, TpmQuote};
 
@@ -45,7 +45,12 @@ pub fn open(evidence: Option<&AzureEvidence>, hardware: Hardware, quoted: &[u8],
     };
     let mut factors = vec![
         Factor::judged(HCL, true, HCL_EXPECTED, format!("version {}", report.version())),
-        Factor::judged("azure.hcl.hardware", report.hardware() == hardware, hardware.to_string(), report.hardware().to_string()),
+        Factor::judged(
+            "azure.hcl.hardware",
+            report.hardware() == hardware,
+            hardware.to_string(),
+            report.hardware().to_string(),
+        ),
     ];
     let data = match VarData::parse(report.var_data()) {
         Ok(data) => data,
@@ -77,12 +82,7 @@ fn quote(evidence: &AzureEvidence, key: &AttestationKey, quoted: &[u8], policy: 
             "RSASSA-PKCS1 with SHA-256 by the key in the variable data",
             if signed { "good" } else { "another, or none" },
         ),
-        Factor::judged(
-            "azure.tpm.nonce",
-            about,
-            crate::hex::encode(quoted),
-            crate::hex::encode(quote.extra_data()),
-        ),
+        Factor::judged("azure.tpm.nonce", about, crate::hex::encode(quoted), crate::hex::encode(quote.extra_data())),
     ];
     out.extend(pcrs::judge(&quote, &evidence.pcrs, policy));
     out

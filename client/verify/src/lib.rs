@@ -1,4 +1,18 @@
-//! Verifies evidence.
+//! Verifies evidence: who signed it, what it measures, whether a policy accepts that, and whether it speaks of this
+//! connection.
+//!
+//! What comes out is a report of named factors and, only if every factor holds, a `Verified` value without which no
+//! key can be released. Nothing here has a clock or a network of its own: the time and the collateral are handed in.
+
 #![forbid(unsafe_code)]
 
+mod anchor;
+pub mod azure;
 pub mod factor;
+pub mod hex;
+pub mod policy;
+pub mod snp;
+
+pub use anchor::Anchor;
+pub use factor::Factor;
+pub use policy::{Policy, PolicyError};

@@ -21,10 +21,8 @@ fn own(name: &str) -> Vec<u8> {
 
 /// A vector outside of the repository.
 fn extra(name: &str) -> Option<Vec<u8>> {
-    let root = std::env::var_os("BIFROST_EXTRA_VECTORS").map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vectors"),
-        PathBuf::from,
-    );
+    let root = std::env::var_os("BIFROST_EXTRA_VECTORS")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vectors"), PathBuf::from);
     let read = std::fs::read(root.join(name)).ok();
     if read.is_none() {
         println!("skipped: no {name} in {}", root.display());
@@ -112,8 +110,10 @@ impl Quoted {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        let covered: Vec<u8> =
-            (0..24).filter(|index| self.selected >> index & 1 == 1).flat_map(|at| self.pcrs[32 * at..32 * at + 32].to_vec()).collect();
+        let covered: Vec<u8> = (0..24)
+            .filter(|index| self.selected >> index & 1 == 1)
+            .flat_map(|at| self.pcrs[32 * at..32 * at + 32].to_vec())
+            .collect();
         let sized = |bytes: &[u8]| [&u16::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat();
         [
             self.magic.to_be_bytes().to_vec(),
@@ -149,7 +149,10 @@ fn sign(key: &RsaKeyPair, message: &[u8]) -> Vec<u8> {
 
 fn var_data(key: &RsaKeyPair) -> String {
     // RSAPublicKey of 2048 bits, RFC 8017 appendix A.1.1: headers of 9 bytes, the modulus, the exponent.
-    let modulus = &key.public_key().as_ref()[9..265];
+    var_data_of(&key.public_key().as_ref()[9..265])
+}
+
+fn var_data_of(modulus: &[u8]) -> String {
     format!(
         r#"{{"keys":[{{"kid":"HCLAkPub","key_ops":["sign"],"kty":"RSA","e":"AQAB","n":"{}"}}],"vm-configuration":{{"secure-boot":true}}}}"#,
         to_base64url(modulus)
@@ -218,7 +221,11 @@ fn recorded_hcl_reports_are_what_their_hardware_vouches_for() {
     VarData::parse(report.var_data()).unwrap();
 
     // Of a TDX guest only REPORTDATA of the TDREPORT, at 128, is here; the quote is not.
-    let tdx = [Some(own("az-cvm-vtpm-crate/hcl-report-tdx.bin")), extra("flashbots-attested-tls/hclreport.bin"), extra("coco-trustee/hcl-report.bin")];
+    let tdx = [
+        Some(own("az-cvm-vtpm-crate/hcl-report-tdx.bin")),
+        extra("flashbots-attested-tls/hclreport.bin"),
+        extra("coco-trustee/hcl-report.bin"),
+    ];
     for bytes in tdx.into_iter().flatten() {
         let report = HclReport::parse(&bytes).unwrap();
         assert_eq!((report.version(), report.hardware()), (2, Hardware::Tdx));
@@ -232,14 +239,29 @@ fn recorded_hcl_reports_are_what_their_hardware_vouches_for() {
 #[test]
 fn a_recorded_tpm_quote_is_signed_by_its_key_alone() {
     let recorded = own("az-cvm-vtpm-crate/quote.bin");
-    let (signature, quote) = (&recorded[8..264], &recorded[272..400]);
-    let length = u64::from_le_bytes(recorded[264..272].try_into().unwrap());
-    let quote = &quote[..usize::try_from(length).unwrap()];
+    let (signature, rest) = recorded[8..].split_at(256);
+    let length = usize::try_from(u64::from_le_bytes(rest[..8].try_into().unwrap())).unwrap();
+    let quote = &rest[8..8 + length];
     let parsed = TpmQuote::parse(quote).unwrap();
     assert_eq!(parsed.extra_data(), b"challenge");
     assert!((0..24).all(|index| parsed.covers(index)) && !parsed.covers(24));
-    let key = attest_verify::azure::VarData::parse(&own("az-cvm-vtpm-crate/var-data.bin")).unwrap();
-    assert!(!key.key().signed(quote, signature));
+    let pcrs: Vec<u8> = rest[8 + length + 8..].chunks_exact(32).flatten().copied().collect();
+    let evidence = AzureEvidence {
+        hcl_report: Vec::new().into(),
+        tpm_quote: quote.to_vec().into(),
+        tpm_signature: signature.to_vec().into(),
+        pcrs: pcrs.into(),
+    };
+    let (_, spki) = x509_cert::der::pem::decode_vec(&own("az-cvm-vtpm-crate/akpub.pem")).unwrap();
+    // SubjectPublicKeyInfo of 2048 bits: 33 bytes of headers before the modulus, the exponent after it.
+    let own_data = var_data_of(&spki[33..289]);
+    let other_data = String::from_utf8(own("az-cvm-vtpm-crate/var-data.bin")).unwrap();
+    for (text, refused) in [(own_data, vec![]), (other_data, vec!["azure.tpm.signature"])] {
+        let evidence = AzureEvidence { hcl_report: hcl(text.as_bytes(), |_| {}).into(), ..evidence.clone() };
+        let mut policy = policy(&evidence);
+        policy.require_secure_boot = false;
+        assert_eq!(failed(&open(Some(&evidence), Hardware::SevSnp, b"challenge", &policy).factors), refused);
+    }
 }
 
 /// The whole of it: chip, HCL report, virtual TPM, connection.
@@ -255,8 +277,10 @@ fn evidence_of_sev_snp_is_accepted() {
     let chip: [u8; 64] = report[0x1a0..0x1e0].try_into().unwrap();
     let maker = &MADE.maker;
     let roots = Roots::of(&[certificate(&maker.root(), &maker.ark)]).unwrap();
-    let pem = [certificate(&maker.endorsement(&chip), &maker.ask), certificate(&maker.signing(), &maker.ark)]
-        .map(|der| x509_cert::der::pem::encode_string("CERTIFICATE", x509_cert::der::pem::LineEnding::LF, &der).unwrap());
+    let pem =
+        [certificate(&maker.endorsement(&chip), &maker.ask), certificate(&maker.signing(), &maker.ark)].map(|der| {
+            x509_cert::der::pem::encode_string("CERTIFICATE", x509_cert::der::pem::LineEnding::LF, &der).unwrap()
+        });
     let measurement = attest_verify::hex::encode(&report[0x90..0xc0]);
     let snp: Snp = toml::from_str(&format!(
         "products = [\"Milan\"]\nsigners = [\"vcek\"]\nvmpl = [0]\nmeasurement = [\"{measurement}\"]\nrequire_crl = false\n\
@@ -341,7 +365,9 @@ fn every_pcr_of_the_policy_must_be_quoted_and_accepted() {
 #[test]
 fn secure_boot_must_be_stated_unless_the_policy_says_otherwise() {
     let stated = var_data(&MADE.tpm);
-    for (text, said) in [(stated.replace("true", "false"), "off"), (stated.replace("secure-boot", "secure-boots"), "not stated")] {
+    for (text, said) in
+        [(stated.replace("true", "false"), "off"), (stated.replace("secure-boot", "secure-boots"), "not stated")]
+    {
         let evidence = Quoted::new().evidence(&text);
         let mut policy = policy(&evidence);
         let opened = opened(&evidence, &policy);

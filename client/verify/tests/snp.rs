@@ -51,10 +51,8 @@ const NO_CERTIFICATE: [&str; 2] = ["snp.certificate", "snp.tcb.floor"];
 
 /// A vector outside of the repository.
 fn extra(name: &str) -> Option<Vec<u8>> {
-    let root = std::env::var_os("BIFROST_EXTRA_VECTORS").map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vectors"),
-        PathBuf::from,
-    );
+    let root = std::env::var_os("BIFROST_EXTRA_VECTORS")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vectors"), PathBuf::from);
     let read = std::fs::read(root.join(name)).ok();
     if read.is_none() {
         println!("skipped: no {name} in {}", root.display());
@@ -174,10 +172,8 @@ fn table(entries: &[(&str, &[u8])]) -> Vec<u8> {
 /// A revocation list, RFC 5280 section 5.1.
 fn list(issuer: &str, key: &aws_lc_rs::signature::RsaKeyPair, holds: (&str, Option<&str>), serials: &[u8]) -> Vec<u8> {
     let time = |text: &str| tlv(0x17, text.as_bytes());
-    let revoked: Vec<u8> = serials
-        .iter()
-        .flat_map(|serial| tlv(0x30, &[tlv(2, &[*serial]), time("240601000000Z")].concat()))
-        .collect();
+    let revoked: Vec<u8> =
+        serials.iter().flat_map(|serial| tlv(0x30, &[tlv(2, &[*serial]), time("240601000000Z")].concat())).collect();
     let mut body = vec![tlv(2, &[1]), pss(), name(issuer), time(holds.0)];
     body.extend(holds.1.map(time));
     if !revoked.is_empty() {
@@ -204,14 +200,21 @@ fn without_a_revocation_list_nothing_is_accepted_unless_the_policy_says_so() {
 
 #[test]
 fn a_recorded_report_of_version_5_is_accepted() {
-    let (Some(report), Some(vcek)) = (extra("attestation-rs/live-report-v5-genoa.bin"), extra("attestation-rs/live-vcek-genoa.der"))
+    let (Some(report), Some(vcek)) =
+        (extra("attestation-rs/live-report-v5-genoa.bin"), extra("attestation-rs/live-vcek-genoa.der"))
     else {
         return;
     };
     let text = MILAN
         .replace("\"Milan\"", "\"Genoa\"")
-        .replace("[tcb.Milan]\nbootloader = 3\ntee = 0\nsnp = 8\nmicrocode = 115", "[tcb.Genoa]\nbootloader = 10\ntee = 0\nsnp = 27\nmicrocode = 27")
-        .replace("7a1e5c266c0108dbc9bb94fa926951320940915d0aafb42464bd88b579ea158d3e1a0dc39b2c60bd95b9c480cd81841f", "d9912ba396ce409c2947841d93a5076b6839b898c22b4aae05edb3b2b058a99927f8cf9a4f8617ee695deb14795496c8");
+        .replace(
+            "[tcb.Milan]\nbootloader = 3\ntee = 0\nsnp = 8\nmicrocode = 115",
+            "[tcb.Genoa]\nbootloader = 10\ntee = 0\nsnp = 27\nmicrocode = 27",
+        )
+        .replace(
+            "7a1e5c266c0108dbc9bb94fa926951320940915d0aafb42464bd88b579ea158d3e1a0dc39b2c60bd95b9c480cd81841f",
+            "d9912ba396ce409c2947841d93a5076b6839b898c22b4aae05edb3b2b058a99927f8cf9a4f8617ee695deb14795496c8",
+        );
     let mut case = Case::milan();
     case.report_data = report_data(&report);
     (case.report, case.endorsement) = (report, Some(vcek));
@@ -226,7 +229,9 @@ fn a_recorded_report_of_version_5_is_accepted() {
 /// Rows 27 of the table of reports: a VLEK is not a VCEK, and its certificate hangs on another signing key.
 #[test]
 fn bug_27_a_report_by_a_vlek_is_checked_with_the_vlek_alone() {
-    let (Some(report), Some(vlek)) = (extra("attestation-rs/test-vlek-report.bin"), extra("attestation-rs/test-vlek.der")) else {
+    let (Some(report), Some(vlek)) =
+        (extra("attestation-rs/test-vlek-report.bin"), extra("attestation-rs/test-vlek.der"))
+    else {
         return;
     };
     let text = MILAN
@@ -235,7 +240,10 @@ fn bug_27_a_report_by_a_vlek_is_checked_with_the_vlek_alone() {
         .replace("bootloader = 3", "bootloader = 4")
         .replace("snp = 8", "snp = 24")
         .replace("microcode = 115", "microcode = 217")
-        .replace("7a1e5c266c0108dbc9bb94fa926951320940915d0aafb42464bd88b579ea158d3e1a0dc39b2c60bd95b9c480cd81841f", "8922ebbdd00ec2c541f36a6e7a82a8773a7accb451ed67bc94e740dbe92c93c4e8c9af857f5ceeb5a493df2a570d7bf0");
+        .replace(
+            "7a1e5c266c0108dbc9bb94fa926951320940915d0aafb42464bd88b579ea158d3e1a0dc39b2c60bd95b9c480cd81841f",
+            "8922ebbdd00ec2c541f36a6e7a82a8773a7accb451ed67bc94e740dbe92c93c4e8c9af857f5ceeb5a493df2a570d7bf0",
+        );
     let mut case = Case::milan();
     case.report_data = report_data(&report);
     (case.report, case.endorsement) = (report, Some(vlek.clone()));
@@ -298,13 +306,22 @@ fn a_policy_that_asks_for_something_else_is_refused_by_that_factor() {
         (edited("vmpl = [0]", "vmpl = [0]\nhost_data = []"), "snp.host_data"),
         (edited("vmpl = [0]", &format!("vmpl = [0]\nhost_data = [\"{}\"]", "11".repeat(32))), "snp.host_data"),
         (edited("vmpl = [0]", &format!("vmpl = [0]\nid_key_digest = [\"{}\"]", "11".repeat(48))), "snp.id_key_digest"),
-        (edited("vmpl = [0]", &format!("vmpl = [0]\nauthor_key_digest = [\"{}\"]", "11".repeat(48))), "snp.author_key_digest"),
+        (
+            edited("vmpl = [0]", &format!("vmpl = [0]\nauthor_key_digest = [\"{}\"]", "11".repeat(48))),
+            "snp.author_key_digest",
+        ),
         (edited("vmpl = [0]", &format!("vmpl = [0]\nfamily_id = [\"{}\"]", "11".repeat(16))), "snp.family_id"),
         (edited("vmpl = [0]", &format!("vmpl = [0]\nimage_id = [\"{}\"]", "11".repeat(16))), "snp.image_id"),
         (edited("vmpl = [0]", &format!("vmpl = [0]\nchip_id = [\"{}\"]", "11".repeat(64))), "snp.chip_allowed"),
         (edited("signers = [\"vcek\"]", "signers = []"), "snp.signer"),
         (edited("products = [\"Milan\"]", "products = [\"Genoa\"]"), "snp.product"),
-        (edited("7a1e5c266c0108dbc9bb94fa926951320940915d0aafb42464bd88b579ea158d3e1a0dc39b2c60bd95b9c480cd81841f", &other), "snp.measurement"),
+        (
+            edited(
+                "7a1e5c266c0108dbc9bb94fa926951320940915d0aafb42464bd88b579ea158d3e1a0dc39b2c60bd95b9c480cd81841f",
+                &other,
+            ),
+            "snp.measurement",
+        ),
     ];
     let case = Case::milan();
     for (policy, code) in cases {
@@ -347,9 +364,7 @@ fn a_clock_outside_of_the_certificates_is_refused_and_says_so() {
 #[test]
 fn what_a_guest_is_started_with_is_judged() {
     let policy = policy(MILAN);
-    let flip = |bit: u64| {
-        move |report: &mut [u8]| report[8 + usize::try_from(bit / 8).unwrap()] ^= 1 << (bit % 8)
-    };
+    let flip = |bit: u64| move |report: &mut [u8]| report[8 + usize::try_from(bit / 8).unwrap()] ^= 1 << (bit % 8);
     for (bit, code) in [
         (16, "snp.guest.smt"),
         (17, "snp.guest.reserved"),
@@ -371,7 +386,8 @@ fn the_chip_and_its_versions_must_be_those_of_the_certificate() {
     assert_eq!(case.failed(&policy), [""; 0]);
     case.certificates = table(&[(ASK, &signing()), (VCEK, &endorsement(|content| content.extensions[5].1[63] ^= 1))]);
     assert_eq!(case.failed(&policy), ["snp.chip_id"]);
-    case.certificates = table(&[(ASK, &signing()), (VCEK, &endorsement(|content| content.extensions[5].1.truncate(8)))]);
+    case.certificates =
+        table(&[(ASK, &signing()), (VCEK, &endorsement(|content| content.extensions[5].1.truncate(8)))]);
     assert_eq!(case.failed(&policy), ["snp.chip_id"]);
     for level in 1..5 {
         let other = endorsement(|content| content.extensions[level].1[2] += 1);
@@ -549,7 +565,12 @@ fn the_service_is_asked_for_the_reported_versions() {
     let (report, _) = milan();
     let wanted = Wanted::of(&report, &[attest_verify::snp::Product::Milan]);
     let paths: Vec<String> = wanted.iter().map(Wanted::path).collect();
-    assert_eq!(paths, ["/vcek/v1/Milan/d49554ec717f4e5b0fe6b143bcf0405bd7ae304727edf46603f2a76aef6a3abc15d7af38db757039029f0efacfd08e244324884738c72b082e2f87a44d541eb6?blSPL=03&teeSPL=00&snpSPL=08&ucodeSPL=115"]);
+    assert_eq!(
+        paths,
+        [
+            "/vcek/v1/Milan/d49554ec717f4e5b0fe6b143bcf0405bd7ae304727edf46603f2a76aef6a3abc15d7af38db757039029f0efacfd08e244324884738c72b082e2f87a44d541eb6?blSPL=03&teeSPL=00&snpSPL=08&ucodeSPL=115"
+        ]
+    );
     assert_eq!(Wanted::of(&report[1..], &attest_verify::snp::Product::ALL), []);
 }
 
@@ -557,7 +578,8 @@ fn the_service_is_asked_for_the_reported_versions() {
 fn mutated_inputs_are_read_without_a_panic() {
     let (report, vcek) = milan();
     let made = Case::made(|_| {});
-    let seeds = [report, vcek, made.certificates.clone(), made.revocation[0].clone(), own("az-cvm-vtpm-crate/certs.pem")];
+    let seeds =
+        [report, vcek, made.certificates.clone(), made.revocation[0].clone(), own("az-cvm-vtpm-crate/certs.pem")];
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut read = 0;
     for round in 0..20_000 {

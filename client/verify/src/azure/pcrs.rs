@@ -28,7 +28,12 @@ pub(super) fn judge(quote: &TpmQuote, values: &[u8], policy: &Azure) -> Vec<Fact
         hash.update(value.0);
     }
     let digest: [u8; 32] = hash.finalize().into();
-    out.push(Factor::judged("azure.tpm.pcr_digest", digest == *quote.digest(), encode(quote.digest()), encode(&digest)));
+    out.push(Factor::judged(
+        "azure.tpm.pcr_digest",
+        digest == *quote.digest(),
+        encode(quote.digest()),
+        encode(&digest),
+    ));
     for (index, (code, value)) in CODES.into_iter().zip(values).enumerate() {
         let accepted = u8::try_from(index).ok().and_then(|index| policy.pcr.get(&index));
         match accepted {
@@ -54,8 +59,28 @@ fn split(values: &[u8]) -> Option<[Sha256; 24]> {
 }
 
 const CODES: [&str; 24] = [
-    "azure.pcr0", "azure.pcr1", "azure.pcr2", "azure.pcr3", "azure.pcr4", "azure.pcr5", "azure.pcr6", "azure.pcr7",
-    "azure.pcr8", "azure.pcr9", "azure.pcr10", "azure.pcr11", "azure.pcr12", "azure.pcr13", "azure.pcr14",
-    "azure.pcr15", "azure.pcr16", "azure.pcr17", "azure.pcr18", "azure.pcr19", "azure.pcr20", "azure.pcr21",
-    "azure.pcr22", "azure.pcr23",
+    "azure.pcr0",
+    "azure.pcr1",
+    "azure.pcr2",
+    "azure.pcr3",
+    "azure.pcr4",
+    "azure.pcr5",
+    "azure.pcr6",
+    "azure.pcr7",
+    "azure.pcr8",
+    "azure.pcr9",
+    "azure.pcr10",
+    "azure.pcr11",
+    "azure.pcr12",
+    "azure.pcr13",
+    "azure.pcr14",
+    "azure.pcr15",
+    "azure.pcr16",
+    "azure.pcr17",
+    "azure.pcr18",
+    "azure.pcr19",
+    "azure.pcr20",
+    "azure.pcr21",
+    "azure.pcr22",
+    "azure.pcr23",
 ];

@@ -110,7 +110,13 @@ impl<'a> Input<'a> {
         Ok(self.take(field, length)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
-    fn expect(&mut self, field: &'static str, length: usize, value: u64, expected: &'static str) -> Result<(), TpmError> {
+    fn expect(
+        &mut self,
+        field: &'static str,
+        length: usize,
+        value: u64,
+        expected: &'static str,
+    ) -> Result<(), TpmError> {
         match self.number(field, length)? {
             found if found == value => Ok(()),
             found => Err(TpmError::Field { field, found, expected }),

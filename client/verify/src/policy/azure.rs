@@ -38,7 +38,8 @@ impl Azure {
 fn pcrs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u8, Vec<Sha256>>, D::Error> {
     let mut out = BTreeMap::new();
     for (key, values) in BTreeMap::<String, Vec<Sha256>>::deserialize(deserializer)? {
-        let index = key.parse().map_err(|_| D::Error::custom(format!("azure.pcr has key {key:?}, expected 0 to 23")))?;
+        let index =
+            key.parse().map_err(|_| D::Error::custom(format!("azure.pcr has key {key:?}, expected 0 to 23")))?;
         if out.insert(index, values).is_some() {
             return Err(D::Error::custom(format!("azure.pcr has two keys for PCR {index}")));
         }

@@ -68,7 +68,9 @@ impl Snp {
     /// What `serde` cannot say.
     pub(super) fn check(&self) -> Result<(), PolicyError> {
         if self.products.contains(&Product::Unknown) || self.tcb.contains_key(&Product::Unknown) {
-            return Err(PolicyError::Contradiction("snp names product Unknown, expected Milan, Genoa or Turin".to_owned()));
+            return Err(PolicyError::Contradiction(
+                "snp names product Unknown, expected Milan, Genoa or Turin".to_owned(),
+            ));
         }
         for product in &self.products {
             if !self.tcb.contains_key(product) {

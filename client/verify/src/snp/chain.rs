@@ -49,10 +49,7 @@ pub(super) fn judge(report: &Report, inputs: &Inputs<'_>, policy: &Snp) -> (Vec<
 }
 
 /// The signer's certificate with what it says, and what it hangs on. A VLEK's is never taken for a VCEK's.
-fn find<'a>(
-    signer: Signer,
-    inputs: &Inputs<'a>,
-) -> Result<(Certificate, Endorsement, &'a Root, Certificate), String> {
+fn find<'a>(signer: Signer, inputs: &Inputs<'a>) -> Result<(Certificate, Endorsement, &'a Root, Certificate), String> {
     let table = Table::parse(inputs.certificates).map_err(|error| error.to_string())?;
     let der = table.endorsement(signer).or(inputs.endorsement).ok_or_else(|| match (signer, &table) {
         (Signer::Vcek, Table { vlek: Some(_), .. }) => "a VLEK's alone, and the report names a VCEK".to_owned(),
@@ -65,7 +62,8 @@ fn find<'a>(
         return Err(format!("{name}, and the report names a {}", signer.common_name()));
     }
     let endorsement = certificate.endorsement().map_err(|error| error.to_string())?;
-    let root = inputs.roots.root(endorsement.product).ok_or(format!("{}, no root of which is known", endorsement.product))?;
+    let root =
+        inputs.roots.root(endorsement.product).ok_or(format!("{}, no root of which is known", endorsement.product))?;
     let intermediate = root.intermediate(signer, table.intermediate.as_deref())?;
     Ok((certificate, endorsement, root, intermediate))
 }
@@ -136,9 +134,12 @@ fn chip(report: &Report, endorsement: &Endorsement) -> Factor {
             Factor::judged("snp.chip_id", fits && padded == *in_report, encode(in_report), encode(chip))
         }
         (Signer::Vcek, None) => Factor::judged("snp.chip_id", false, encode(in_report), "no chip in the certificate"),
-        (Signer::Vlek, Some(chip)) => Factor::judged("snp.chip_id", false, "no chip in a VLEK's certificate", encode(chip)),
-        (Signer::Vlek, None) => {
-            Factor::noted("snp.chip_id", format!("not certified: VLEK of {}", endorsement.provider.as_deref().unwrap_or("?")))
+        (Signer::Vlek, Some(chip)) => {
+            Factor::judged("snp.chip_id", false, "no chip in a VLEK's certificate", encode(chip))
         }
+        (Signer::Vlek, None) => Factor::noted(
+            "snp.chip_id",
+            format!("not certified: VLEK of {}", endorsement.provider.as_deref().unwrap_or("?")),
+        ),
     }
 }

@@ -30,7 +30,12 @@ pub(super) fn judge(report: &Report, product: Option<Product>, policy: &Snp) -> 
     let vmpl = fields.vmpl;
     out.push(Factor::judged("snp.vmpl", policy.vmpl.contains(&vmpl), one_of(&policy.vmpl), vmpl.to_string()));
     let svn = fields.guest_svn;
-    out.push(Factor::judged("snp.guest_svn", svn >= policy.min_guest_svn, at_least(policy.min_guest_svn), svn.to_string()));
+    out.push(Factor::judged(
+        "snp.guest_svn",
+        svn >= policy.min_guest_svn,
+        at_least(policy.min_guest_svn),
+        svn.to_string(),
+    ));
     out.push(Factor::noted("snp.firmware", format!("{}, committed {}", fields.current, fields.committed)));
     out.push(Factor::noted("snp.platform", format!("{:#x}", report.platform_bits())));
     out
@@ -50,7 +55,12 @@ fn guest(report: &Report, policy: &Snp) -> Vec<Factor> {
         bit("snp.guest.smt", asked.smt, found.smt_allowed()),
         bit("snp.guest.single_socket", asked.single_socket, found.single_socket_required()),
         bit("snp.guest.cxl", asked.cxl, found.cxl_allowed()),
-        Factor::judged("snp.guest.abi", abi >= least, format!("{}.{} or later", least.0, least.1), format!("{}.{}", abi.0, abi.1)),
+        Factor::judged(
+            "snp.guest.abi",
+            abi >= least,
+            format!("{}.{} or later", least.0, least.1),
+            format!("{}.{}", abi.0, abi.1),
+        ),
         Factor::judged("snp.guest.reserved", reserved, "bit 17 set, bits 26 to 63 clear", format!("{raw:#x}")),
     ]
 }
@@ -61,7 +71,8 @@ fn guest(report: &Report, policy: &Snp) -> Vec<Factor> {
 /// runs is current.
 fn levels(report: &Report, product: Option<Product>, policy: &Snp) -> Vec<Factor> {
     let fields = report.fields();
-    let (reported, committed, current) = (report.reported(), Tcb::from(fields.committed_tcb), Tcb::from(fields.current_tcb));
+    let (reported, committed, current) =
+        (report.reported(), Tcb::from(fields.committed_tcb), Tcb::from(fields.current_tcb));
     let mut out = Vec::new();
     let floor = product.and_then(|product| policy.tcb.get(&product));
     match floor {

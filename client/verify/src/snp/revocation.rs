@@ -68,7 +68,8 @@ impl RevocationList {
 /// Factor `snp.revocation`: every list that is given and speaks of the chain must be sound and name none of it; with
 /// `required` there must be one of the root's.
 pub(super) fn judge(lists: &[Vec<u8>], chain: Chain<'_>, now: u64, required: bool) -> Factor {
-    let expected = if required { "a current list of the root, naming none of the chain" } else { "no list that names the chain" };
+    let expected =
+        if required { "a current list of the root, naming none of the chain" } else { "no list that names the chain" };
     let mut seen = false;
     for der in lists {
         let list = match RevocationList::parse(der) {
@@ -93,7 +94,9 @@ pub(super) fn judge(lists: &[Vec<u8>], chain: Chain<'_>, now: u64, required: boo
     match (seen, required) {
         (true, _) => Factor::judged(CODE, true, expected, "not revoked"),
         (false, true) => Factor::judged(CODE, false, expected, format!("no list of {}", chain.ark.common_name())),
-        (false, false) => Factor::noted(CODE, "not looked at: no list of the root at hand, and the policy asks for none"),
+        (false, false) => {
+            Factor::noted(CODE, "not looked at: no list of the root at hand, and the policy asks for none")
+        }
     }
 }
 

@@ -43,7 +43,9 @@ impl Wanted {
             None => (&chip[..], String::new()),
         };
         let chip = encode(chip);
-        format!("/vcek/v1/{product}/{chip}?{fmc}blSPL={bootloader:02}&teeSPL={tee:02}&snpSPL={snp:02}&ucodeSPL={microcode:02}")
+        format!(
+            "/vcek/v1/{product}/{chip}?{fmc}blSPL={bootloader:02}&teeSPL={tee:02}&snpSPL={snp:02}&ucodeSPL={microcode:02}"
+        )
     }
 
     /// Path of the revocation list that covers a signer of the product.

@@ -86,11 +86,8 @@ fn authority(name: &'static str, key: &RsaKeyPair, serial: u8) -> Content {
 
 /// DER of a certificate, signed.
 pub(crate) fn certificate(content: &Content, issuer: &RsaKeyPair) -> Vec<u8> {
-    let extensions: Vec<u8> = content
-        .extensions
-        .iter()
-        .flat_map(|(oid, value)| tlv(0x30, &[tlv(6, oid), tlv(4, value)].concat()))
-        .collect();
+    let extensions: Vec<u8> =
+        content.extensions.iter().flat_map(|(oid, value)| tlv(0x30, &[tlv(6, oid), tlv(4, value)].concat())).collect();
     let mut body = vec![
         tlv(0xa0, &tlv(2, &[2])),
         tlv(2, &[content.serial]),
@@ -115,7 +112,9 @@ pub(crate) fn signed(body: &[u8], key: &RsaKeyPair) -> Vec<u8> {
 
 /// RSASSA-PSS with SHA-384 and 48 bytes of salt, RFC 4055.
 pub(crate) fn pss() -> Vec<u8> {
-    hex("304106092a864886f70d01010a3034a00f300d06096086480165030402020500a11c301a06092a864886f70d010108300d06096086480165030402020500a203020130")
+    hex(
+        "304106092a864886f70d01010a3034a00f300d06096086480165030402020500a11c301a06092a864886f70d010108300d06096086480165030402020500a203020130",
+    )
 }
 
 /// A name with a common name alone.
