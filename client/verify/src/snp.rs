@@ -1,5 +1,6 @@
 //! AMD SEV-SNP: who signed an attestation report, and whether a policy accepts what it says.
 
+mod bundle;
 mod chain;
 mod claims;
 mod product;
@@ -11,13 +12,14 @@ mod tcb;
 mod wanted;
 mod x509;
 
+pub use bundle::{Bundle, BundleError};
 pub use product::Product;
 pub use report::{Report, ReportError, Signer};
 pub use revocation::RevocationList;
 pub use roots::{Root, Roots};
 pub use table::{Table, TableError};
 pub use tcb::Tcb;
-pub use wanted::Wanted;
+pub use wanted::{AMD_KDS, Collateral, Wanted};
 pub use x509::{Certificate, Endorsement, X509Error};
 
 use crate::Factor;

@@ -1,11 +1,17 @@
 //! SEV-SNP: recorded reports, and one thing wrong at a time.
 
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+
 mod amd;
 
 use amd::{Content, Maker, certificate, name, pss, signed, tlv};
 use attest_verify::Factor;
+use attest_verify::hex::HexBytes;
 use attest_verify::policy::Snp;
-use attest_verify::snp::{Inputs, Report, ReportError, Roots, Table, TableError, Wanted, judge, read_anything};
+use attest_verify::snp::{
+    AMD_KDS, Bundle, Certificate, Collateral, Inputs, Product, Report, ReportError, Roots, Signer, Table, TableError,
+    Wanted, judge, read_anything,
+};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -252,7 +258,11 @@ fn bug_27_a_report_by_a_vlek_is_checked_with_the_vlek_alone() {
     let factors = case.judge(&policy(&text));
     assert_eq!(failed(&factors), [""; 0]);
     assert_eq!(found(&factors, "snp.chip_id"), "not certified: VLEK of CN=cc-us-east-2.amazonaws.com");
-    assert_eq!(Wanted::of(&case.report, &attest_verify::snp::Product::ALL), []);
+    let wanted = Wanted::of(&case.report, &Product::ALL).unwrap();
+    assert_eq!(wanted.certificate_urls(AMD_KDS), [""; 0]);
+    assert_eq!(wanted.revocation_urls("https://kds.example/"), ["https://kds.example/vlek/v1/Milan/crl"]);
+    let bundle = Bundle { certificates: [milan().1, vlek.clone()].map(HexBytes).to_vec(), revocation: Vec::new() };
+    assert_eq!(bundle.find(&wanted).endorsement, Some(vlek.clone()));
 
     assert_eq!(case.failed(&policy(&text.replace("\"vlek\"", "\"vcek\""))), ["snp.signer"]);
     case.endorsement = Some(milan().1);
@@ -496,7 +506,7 @@ fn no_flipped_bit_of_a_recorded_report_is_accepted() {
     vectors.extend(extra("attestation-rs/live-report-v5-genoa.bin").zip(extra("attestation-rs/live-vcek-genoa.der")));
     vectors.extend(extra("attestation-rs/test-vlek-report.bin").zip(extra("attestation-rs/test-vlek.der")));
     for (report, endorsement) in vectors {
-        let certificate = attest_verify::snp::Certificate::parse(&endorsement).unwrap();
+        let certificate = Certificate::parse(&endorsement).unwrap();
         let good = |report: &[u8]| Report::parse(report).is_ok_and(|report| report.signed_by(certificate.key()));
         assert!(good(&report));
         let mut flipped = report.clone();
@@ -550,28 +560,38 @@ fn a_chain_in_pem_is_read_by_its_names() {
 
 #[test]
 fn the_recorded_certificate_of_a_turin_names_its_chip_in_8_bytes() {
-    let certificate = attest_verify::snp::Certificate::parse(&own("sev-crate/vcek_turin.der")).unwrap();
+    let certificate = Certificate::parse(&own("sev-crate/vcek_turin.der")).unwrap();
     let endorsement = certificate.endorsement().unwrap();
-    assert_eq!(endorsement.product, attest_verify::snp::Product::Turin);
+    assert_eq!(endorsement.product, Product::Turin);
     assert_eq!(endorsement.chip.map(|chip| chip.len()), Some(8));
     assert!(endorsement.tcb.fmc.is_some());
     let root = AMD.root(endorsement.product).unwrap();
-    let intermediate = root.intermediate(attest_verify::snp::Signer::Vcek, None).unwrap();
+    let intermediate = root.intermediate(Signer::Vcek, None).unwrap();
     assert!(certificate.issued_by(&intermediate) && intermediate.issued_by(root.ark()));
 }
 
 #[test]
 fn the_service_is_asked_for_the_reported_versions() {
-    let (report, _) = milan();
-    let wanted = Wanted::of(&report, &[attest_verify::snp::Product::Milan]);
-    let paths: Vec<String> = wanted.iter().map(Wanted::path).collect();
+    let (report, vcek) = milan();
+    let wanted = Wanted::of(&report, &[Product::Milan, Product::Genoa]).unwrap();
+    let chip = "d49554ec717f4e5b0fe6b143bcf0405bd7ae304727edf46603f2a76aef6a3abc15d7af38db757039029f0efacfd08e244324884738c72b082e2f87a44d541eb6";
+    let url = |product: &str| {
+        format!("https://kdsintf.amd.com/vcek/v1/{product}/{chip}?blSPL=03&teeSPL=00&snpSPL=08&ucodeSPL=115")
+    };
+    assert_eq!(wanted.certificate_urls(AMD_KDS), [url("Milan"), url("Genoa")]);
     assert_eq!(
-        paths,
-        [
-            "/vcek/v1/Milan/d49554ec717f4e5b0fe6b143bcf0405bd7ae304727edf46603f2a76aef6a3abc15d7af38db757039029f0efacfd08e244324884738c72b082e2f87a44d541eb6?blSPL=03&teeSPL=00&snpSPL=08&ucodeSPL=115"
-        ]
+        wanted.revocation_urls("https://kds.example"),
+        ["https://kds.example/vcek/v1/Milan/crl", "https://kds.example/vcek/v1/Genoa/crl"]
     );
-    assert_eq!(Wanted::of(&report[1..], &attest_verify::snp::Product::ALL), []);
+    assert_eq!(Wanted::of(&report[1..], &Product::ALL), None);
+
+    let other = endorsement(|content| content.extensions[5].1[0] ^= 1);
+    let later = endorsement(|content| content.extensions[4].1[2] += 1);
+    let certificates: Vec<HexBytes> = [other, later, b"no certificate".to_vec(), vcek.clone()].map(HexBytes).to_vec();
+    let bundle = Bundle { certificates, revocation: vec![HexBytes(b"a list".to_vec())] };
+    let bundle = Bundle::parse(&serde_json::to_vec(&bundle).unwrap()).unwrap();
+    assert_eq!(bundle.find(&wanted), Collateral { endorsement: Some(vcek), revocation: vec![b"a list".to_vec()] });
+    assert!(Bundle::parse(br#"{"certificates":[],"revocations":[]}"#).is_err());
 }
 
 #[test]

@@ -78,8 +78,11 @@ impl Root {
     }
 }
 
+/// A product with the DER of its root, SEV signing key and SEV-VLEK signing key.
+type Pinned = (Product, &'static [u8], &'static [u8], &'static [u8]);
+
 /// From AMD's key distribution service: `/vcek/v1/{product}/cert_chain` and `/vlek/v1/{product}/cert_chain`.
-const AMD: [(Product, &[u8], &[u8], &[u8]); 3] = [
+const AMD: [Pinned; 3] = [
     (
         Product::Milan,
         include_bytes!("roots/ark-milan.der"),

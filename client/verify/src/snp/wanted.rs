@@ -1,59 +1,72 @@
-//! What to ask AMD's key distribution service for.
+//! What a report needs beside itself, and where AMD has it.
 
 use super::product::Product;
 use super::report::{Report, Signer};
 use super::tcb::Tcb;
-use crate::hex::encode;
+use crate::hex::{Hex, encode};
 
-/// The certificate of a chip's endorsement key that belongs to a report, AMD 57230 section 4.1.
+/// What to look for, by a report whose signature is not checked yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Family of the chip.
-    pub product: Product,
-    /// As the report has it, 64 bytes.
-    pub chip: [u8; 64],
+    /// Families of chips that it may be from: one, or in version 2, which does not say, all of the policy's.
+    pub products: Vec<Product>,
+    /// Whose certificate is wanted. AMD gives that of a VLEK to the provider alone.
+    pub signer: Signer,
+    /// As the report has it.
+    pub chip: Hex<64>,
     /// Versions that the key derives from.
     pub tcb: Tcb,
 }
 
+/// What was found. It is signed, so it may come from anyone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Collateral {
+    /// DER certificate of the key that signed the report, if the report came without one.
+    pub endorsement: Option<Vec<u8>>,
+    /// DER revocation lists.
+    pub revocation: Vec<Vec<u8>>,
+}
+
+/// AMD's key distribution service.
+pub const AMD_KDS: &str = "https://kdsintf.amd.com";
+
 impl Wanted {
-    /// What a report needs: for each of the policy's products if the report, of version 2, does not name its own. Nothing
-    /// for a VLEK, whose certificate AMD gives to the provider alone, and nothing for bytes that are no report.
+    /// Nothing for bytes that are no report.
     #[must_use]
-    pub fn of(report: &[u8], products: &[Product]) -> Vec<Self> {
-        let Ok(report) = Report::parse(report) else { return Vec::new() };
-        if report.signer() == Signer::Vlek {
+    pub fn of(report: &[u8], products: &[Product]) -> Option<Self> {
+        let report = Report::parse(report).ok()?;
+        let products = report.product().map_or_else(|| products.to_vec(), |product| vec![product]);
+        let chip = Hex(report.fields().chip_id);
+        Some(Self { products, signer: report.signer(), chip, tcb: report.reported() })
+    }
+
+    /// Addresses of the certificate, AMD 57230 section 4.1: one for each product, of which one answers. None for a VLEK's.
+    #[must_use]
+    pub fn certificate_urls(&self, base: &str) -> Vec<String> {
+        if self.signer == Signer::Vlek {
             return Vec::new();
         }
-        let wanted = |product| Self { product, chip: report.fields().chip_id, tcb: report.reported() };
-        match report.product() {
-            Some(product) => vec![wanted(product)],
-            None => products.iter().copied().map(wanted).collect(),
-        }
-    }
-
-    /// Path and query of the certificate at the service, for example
-    /// `/vcek/v1/Milan/d495..?blSPL=03&teeSPL=00&snpSPL=08&ucodeSPL=115`.
-    #[must_use]
-    pub fn path(&self) -> String {
-        let Self { product, chip, tcb } = self;
-        let Tcb { bootloader, tee, snp, microcode, .. } = tcb;
-        let (chip, fmc) = match tcb.fmc {
-            Some(fmc) => (&chip[..8], format!("fmcSPL={fmc:02}&")),
-            None => (&chip[..], String::new()),
+        let Tcb { bootloader, tee, snp, microcode, .. } = self.tcb;
+        let (chip, fmc) = match self.tcb.fmc {
+            Some(fmc) => (&self.chip.0[..8], format!("fmcSPL={fmc:02}&")),
+            None => (&self.chip.0[..], String::new()),
         };
         let chip = encode(chip);
-        format!(
-            "/vcek/v1/{product}/{chip}?{fmc}blSPL={bootloader:02}&teeSPL={tee:02}&snpSPL={snp:02}&ucodeSPL={microcode:02}"
-        )
+        let levels = format!("{fmc}blSPL={bootloader:02}&teeSPL={tee:02}&snpSPL={snp:02}&ucodeSPL={microcode:02}");
+        self.products.iter().map(|product| format!("{}/vcek/v1/{product}/{chip}?{levels}", trimmed(base))).collect()
     }
 
-    /// Path of the revocation list that covers a signer of the product.
+    /// Addresses of the revocation lists, AMD 57230 section 4.3.
     #[must_use]
-    pub fn revocation_path(product: Product, signer: Signer) -> String {
-        match signer {
-            Signer::Vcek => format!("/vcek/v1/{product}/crl"),
-            Signer::Vlek => format!("/vlek/v1/{product}/crl"),
-        }
+    pub fn revocation_urls(&self, base: &str) -> Vec<String> {
+        let kind = match self.signer {
+            Signer::Vcek => "vcek",
+            Signer::Vlek => "vlek",
+        };
+        self.products.iter().map(|product| format!("{}/{kind}/v1/{product}/crl", trimmed(base))).collect()
     }
+}
+
+fn trimmed(base: &str) -> &str {
+    base.trim_end_matches('/')
 }
