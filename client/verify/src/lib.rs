@@ -8,10 +8,14 @@
 
 mod anchor;
 pub mod azure;
+pub mod collateral;
+pub mod eventlog;
 pub mod factor;
 pub mod hex;
 pub mod policy;
 pub mod snp;
+pub mod tdx;
+mod time;
 
 pub use anchor::Anchor;
 pub use factor::Factor;
