@@ -44,7 +44,8 @@ pub struct Inputs<'a> {
     pub now: u64,
 }
 
-/// Judges a report. It is accepted if every factor holds; after a report that cannot be read there is only that factor.
+/// Judges a report. It is accepted if every factor holds; after a report that cannot be read, or that is
+/// about something else, the rest is not looked at.
 #[must_use]
 pub fn judge(inputs: &Inputs<'_>, policy: &Snp) -> Vec<Factor> {
     let report = match Report::parse(inputs.report) {
@@ -52,8 +53,14 @@ pub fn judge(inputs: &Inputs<'_>, policy: &Snp) -> Vec<Factor> {
         Err(error) => return vec![Factor::judged(PARSE, false, PARSE_EXPECTED, error.to_string())],
     };
     let mut out = vec![Factor::judged(PARSE, true, PARSE_EXPECTED, format!("version {}", report.fields().version))];
-    // Cheap, and no chain work for a report about something else.
-    out.push(claims::report_data(&report, inputs.report_data));
+    let bound = claims::report_data(&report, inputs.report_data);
+    let relayed = !bound.holds();
+    out.push(bound);
+    if relayed {
+        // Cheap to find out, and then nothing else is worth the work.
+        out.push(Factor::skipped("snp.signature", "the report's, by a key of AMD's chip", "not about this connection"));
+        return out;
+    }
     let (chain, product) = chain::judge(&report, inputs, policy);
     out.extend(chain);
     out.extend(claims::judge(&report, product.or(report.product()), policy));

@@ -5,7 +5,7 @@
 mod amd;
 
 use amd::{Content, Maker, certificate, name, pss, signed, tlv};
-use attest_verify::Factor;
+use attest_verify::factor::{Factor, Outcome};
 use attest_verify::hex::HexBytes;
 use attest_verify::policy::Snp;
 use attest_verify::snp::{
@@ -55,6 +55,9 @@ fn own(name: &str) -> Vec<u8> {
 /// What fails without a certificate: a report of version 2 does not name its product, so no floor is known either.
 const NO_CERTIFICATE: [&str; 2] = ["snp.certificate", "snp.tcb.floor"];
 
+/// What fails for a report about something else: the signature is not looked at.
+const RELAYED: [&str; 2] = ["binding.report_data", "snp.signature"];
+
 /// A vector outside of the repository.
 fn extra(name: &str) -> Option<Vec<u8>> {
     let root = std::env::var_os("BIFROST_EXTRA_VECTORS")
@@ -80,8 +83,13 @@ fn failed(factors: &[Factor]) -> Vec<&'static str> {
     factors.iter().filter(|factor| !factor.holds()).map(|factor| factor.code).collect()
 }
 
+/// What a factor found, or why it could not look.
 fn found(factors: &[Factor], code: &str) -> String {
-    factors.iter().find(|factor| factor.code == code).map(|factor| factor.found.clone()).unwrap()
+    let factor = factors.iter().find(|factor| factor.code == code).unwrap();
+    match &factor.outcome {
+        Outcome::Skipped(reason) => reason.clone(),
+        _ => factor.found.clone(),
+    }
 }
 
 /// A case, made right; tests put one thing wrong.
@@ -270,7 +278,10 @@ fn bug_27_a_report_by_a_vlek_is_checked_with_the_vlek_alone() {
     // In the entry of the other key it is not found, whatever it is.
     case.endorsement = None;
     case.certificates = table(&[(VCEK, &vlek)]);
-    assert_eq!(found(&case.judge(&policy(&text)), "snp.certificate"), "a VCEK's alone, and the report names a VLEK");
+    assert_eq!(
+        found(&case.judge(&policy(&text)), "snp.certificate"),
+        "a VCEK's alone came, and the report names a VLEK"
+    );
     case.certificates = table(&[(VLEK, &vlek)]);
     assert_eq!(case.failed(&policy(&text)), [""; 0]);
 }
@@ -282,7 +293,7 @@ fn bug_27_a_report_by_a_vcek_is_checked_with_the_vcek_alone() {
     let mut case = Case::milan();
     case.endorsement = None;
     case.certificates = table(&[(VLEK, &vcek)]);
-    assert_eq!(found(&case.judge(&policy), "snp.certificate"), "a VLEK's alone, and the report names a VCEK");
+    assert_eq!(found(&case.judge(&policy), "snp.certificate"), "a VLEK's alone came, and the report names a VCEK");
 
     let mut case = Case::made(|_| {});
     let vlek = endorsement(|content| content.subject = "SEV-VLEK");
@@ -354,7 +365,7 @@ fn a_report_about_something_else_is_refused() {
     let mut case = Case::milan();
     for at in [0, 31, 32, 63] {
         case.report_data[at] ^= 1;
-        assert_eq!(case.failed(&policy(MILAN)), ["snp.report_data"]);
+        assert_eq!(case.failed(&policy(MILAN)), RELAYED);
         case.report_data[at] ^= 1;
     }
 }
@@ -367,7 +378,7 @@ fn a_clock_outside_of_the_certificates_is_refused_and_says_so() {
         case.now = now;
         let factors = case.judge(&policy(MILAN));
         assert_eq!(failed(&factors), ["snp.validity"]);
-        assert!(found(&factors, "snp.validity").ends_with("check the clock"));
+        assert!(found(&factors, "snp.validity").ends_with("check the clock of this machine"));
     }
 }
 

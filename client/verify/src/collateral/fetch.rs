@@ -78,12 +78,10 @@ pub enum FetchError {
 #[must_use]
 pub fn urls(base: &str, key: &CollateralKey) -> Urls {
     let base = base.trim_end_matches('/');
-    let base = base.strip_suffix("/sgx/certification/v4").or(base.strip_suffix("/tdx/certification/v4")).unwrap_or(base);
-    let root_ca_crl = if base == INTEL_PCS {
-        INTEL_ROOT_CRL.to_owned()
-    } else {
-        format!("{base}/sgx/certification/v4/rootcacrl")
-    };
+    let base =
+        base.strip_suffix("/sgx/certification/v4").or(base.strip_suffix("/tdx/certification/v4")).unwrap_or(base);
+    let root_ca_crl =
+        if base == INTEL_PCS { INTEL_ROOT_CRL.to_owned() } else { format!("{base}/sgx/certification/v4/rootcacrl") };
     Urls {
         tcb_info: format!("{base}/tdx/certification/v4/tcb?fmspc={}", key.fmspc.to_string().to_uppercase()),
         qe_identity: format!("{base}/tdx/certification/v4/qe/identity"),

@@ -21,7 +21,9 @@ pub enum RuntimeLogError {
         found: usize,
     },
     /// An event that is too long.
-    #[error("runtime_log event {at} has a name of {name} and a payload of {payload} bytes, expected {MAX_NAME} and {MAX_PAYLOAD} at most")]
+    #[error(
+        "runtime_log event {at} has a name of {name} and a payload of {payload} bytes, expected {MAX_NAME} and {MAX_PAYLOAD} at most"
+    )]
     Length {
         /// Index of the event.
         at: usize,
@@ -95,6 +97,8 @@ mod tests {
         assert_eq!(replay(&[long]), Err(RuntimeLogError::Length { at: 0, name: 129, payload: 0 }));
     }
 
-    const DIGEST: &str = "24c244d959d375271db292c2f291e6e1f2eb731ab95ba94533772cc4cf7f2c8b815b14ee3c6702ae9ce1cb5300f383d8";
-    const REGISTER: &str = "a85f81ef1ac2ca0000d3d3c75cbfdda8f7533419464afedaabeb5926160967e6e1773156f9daaae058babe7de992d25b";
+    const DIGEST: &str =
+        "24c244d959d375271db292c2f291e6e1f2eb731ab95ba94533772cc4cf7f2c8b815b14ee3c6702ae9ce1cb5300f383d8";
+    const REGISTER: &str =
+        "a85f81ef1ac2ca0000d3d3c75cbfdda8f7533419464afedaabeb5926160967e6e1773156f9daaae058babe7de992d25b";
 }

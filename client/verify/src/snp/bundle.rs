@@ -3,6 +3,7 @@
 use super::report::Signer;
 use super::wanted::{Collateral, Wanted};
 use super::x509::Certificate;
+use crate::collateral::{CollateralError, CollateralKey, CollateralSource, QuoteCollateralV3};
 use crate::hex::HexBytes;
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +50,19 @@ impl Bundle {
         let certificates = self.certificates.iter().map(|held| held.0.as_slice());
         let endorsement = certificates.into_iter().find(|der| fits(der, wanted)).map(<[u8]>::to_vec);
         Collateral { endorsement, revocation: self.revocation.iter().map(|list| list.0.clone()).collect() }
+    }
+}
+
+impl CollateralSource for Bundle {
+    fn tdx(&self, key: &CollateralKey) -> Result<QuoteCollateralV3, CollateralError> {
+        Err(CollateralError {
+            wanted: key.to_string(),
+            tried: vec![("the bundle".to_owned(), "of AMD's alone".to_owned())],
+        })
+    }
+
+    fn snp(&self, wanted: &Wanted) -> Result<Collateral, CollateralError> {
+        Ok(self.find(wanted))
     }
 }
 

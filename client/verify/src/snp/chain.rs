@@ -10,6 +10,7 @@ use super::x509::{Certificate, Endorsement};
 use crate::Factor;
 use crate::hex::{encode, one_of};
 use crate::policy::Snp;
+use crate::time::show;
 
 /// Who signed the report, and whether that key is the chip's at the TCB that it reports; with the product by its
 /// certificate.
@@ -23,12 +24,16 @@ pub(super) fn judge(report: &Report, inputs: &Inputs<'_>, policy: &Snp) -> (Vec<
     )];
     let (certificate, endorsement, root, intermediate) = match find(signer, inputs) {
         Ok(found) => found,
-        Err(reason) => {
-            out.push(Factor::judged("snp.certificate", false, expected(signer), reason));
+        Err(Unfit::Absent(reason)) => {
+            out.push(Factor::skipped(CERTIFICATE, expected(signer), reason));
+            return (out, None);
+        }
+        Err(Unfit::Wrong(found)) => {
+            out.push(Factor::judged(CERTIFICATE, false, expected(signer), found));
             return (out, None);
         }
     };
-    out.push(Factor::judged("snp.certificate", true, expected(signer), certificate.common_name()));
+    out.push(Factor::judged(CERTIFICATE, true, expected(signer), certificate.common_name()));
     out.push(product(report, &endorsement, policy));
     out.push(links(signer, root, &intermediate, &certificate));
     out.push(validity(&[root.ark(), &intermediate, &certificate], inputs.now));
@@ -48,25 +53,42 @@ pub(super) fn judge(report: &Report, inputs: &Inputs<'_>, policy: &Snp) -> (Vec<
     (out, Some(endorsement.product))
 }
 
+/// Why there is no certificate to check a report with.
+enum Unfit {
+    /// None at hand: nothing can be said of the report.
+    Absent(String),
+    /// One that is not what it should be.
+    Wrong(String),
+}
+
 /// The signer's certificate with what it says, and what it hangs on. A VLEK's is never taken for a VCEK's.
-fn find<'a>(signer: Signer, inputs: &Inputs<'a>) -> Result<(Certificate, Endorsement, &'a Root, Certificate), String> {
-    let table = Table::parse(inputs.certificates).map_err(|error| error.to_string())?;
-    let der = table.endorsement(signer).or(inputs.endorsement).ok_or_else(|| match (signer, &table) {
-        (Signer::Vcek, Table { vlek: Some(_), .. }) => "a VLEK's alone, and the report names a VCEK".to_owned(),
-        (Signer::Vlek, Table { vcek: Some(_), .. }) => "a VCEK's alone, and the report names a VLEK".to_owned(),
-        _ => "none".to_owned(),
+fn find<'a>(signer: Signer, inputs: &Inputs<'a>) -> Result<(Certificate, Endorsement, &'a Root, Certificate), Unfit> {
+    let wrong = |error: &dyn std::fmt::Display| Unfit::Wrong(error.to_string());
+    let table = Table::parse(inputs.certificates).map_err(|error| wrong(&error))?;
+    let der = table.endorsement(signer).or(inputs.endorsement).ok_or_else(|| {
+        Unfit::Absent(match (signer, &table) {
+            (Signer::Vcek, Table { vlek: Some(_), .. }) => {
+                "a VLEK's alone came, and the report names a VCEK".to_owned()
+            }
+            (Signer::Vlek, Table { vcek: Some(_), .. }) => {
+                "a VCEK's alone came, and the report names a VLEK".to_owned()
+            }
+            _ => "none came with the report, and there is none in the collateral".to_owned(),
+        })
     })?;
-    let certificate = Certificate::parse(der).map_err(|error| error.to_string())?;
+    let certificate = Certificate::parse(der).map_err(|error| wrong(&error))?;
     let name = certificate.common_name();
     if name != signer.common_name() {
-        return Err(format!("{name}, and the report names a {}", signer.common_name()));
+        return Err(Unfit::Wrong(format!("{name}, and the report names a {}", signer.common_name())));
     }
-    let endorsement = certificate.endorsement().map_err(|error| error.to_string())?;
-    let root =
-        inputs.roots.root(endorsement.product).ok_or(format!("{}, no root of which is known", endorsement.product))?;
-    let intermediate = root.intermediate(signer, table.intermediate.as_deref())?;
+    let endorsement = certificate.endorsement().map_err(|error| wrong(&error))?;
+    let product = endorsement.product;
+    let root = inputs.roots.root(product).ok_or(Unfit::Wrong(format!("{product}, no root of which is known")))?;
+    let intermediate = root.intermediate(signer, table.intermediate.as_deref()).map_err(Unfit::Wrong)?;
     Ok((certificate, endorsement, root, intermediate))
 }
+
+const CERTIFICATE: &str = "snp.certificate";
 
 fn expected(signer: Signer) -> String {
     format!("certificate of the {} that signed", signer.common_name())
@@ -110,15 +132,18 @@ fn links(signer: Signer, root: &Root, intermediate: &Certificate, certificate: &
 }
 
 fn validity(chain: &[&Certificate], now: u64) -> Factor {
+    const CODE: &str = "snp.validity";
+    let expected = "certificates that are valid now";
     for certificate in chain {
         let (from, until) = certificate.validity();
-        let name = certificate.common_name();
         if now < from || now > until {
-            let found = format!("{name} is valid from {from} to {until} and it is {now}: check the clock");
-            return Factor::judged("snp.validity", false, "certificates valid now", found);
+            let (name, from, until, now) = (certificate.common_name(), show(from), show(until), show(now));
+            let reason =
+                format!("{name} is valid from {from} to {until} and it is {now}: check the clock of this machine");
+            return Factor::skipped(CODE, expected, reason);
         }
     }
-    Factor::judged("snp.validity", true, "certificates valid now", "valid")
+    Factor::judged(CODE, true, expected, "valid")
 }
 
 /// A VCEK's certificate names the chip, which must be the report's; a VLEK's names a provider and no chip.

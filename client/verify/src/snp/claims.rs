@@ -12,7 +12,7 @@ use subtle::ConstantTimeEq as _;
 pub(super) fn report_data(report: &Report, expected: &[u8; 64]) -> Factor {
     let found = &report.fields().report_data;
     let good = bool::from(found.ct_eq(expected));
-    Factor::judged("snp.report_data", good, encode(expected), encode(found))
+    Factor::judged("binding.report_data", good, encode(expected), encode(found))
 }
 
 /// Everything but who signed and what about; `product` as certified, or else as the report says.

@@ -2,6 +2,7 @@
 
 use super::x509::{Certificate, Signed, X509Error, malformed, seconds};
 use crate::Factor;
+use crate::time::show;
 use x509_cert::crl::CertificateList;
 use x509_cert::der::Decode as _;
 
@@ -59,14 +60,14 @@ impl RevocationList {
             return Some(format!("the list of {name} does not say until when it holds"));
         };
         if now < from {
-            return Some(format!("the list of {name} holds from {from} and it is {now}: check the clock"));
+            return Some(format!("the list of {name} holds from {} and it is {}: {CLOCK}", show(from), show(now)));
         }
-        (now > until).then(|| format!("the list of {name} held until {until} and it is {now}: check the clock"))
+        (now > until).then(|| format!("the list of {name} held until {} and it is {}: {CLOCK}", show(until), show(now)))
     }
 }
 
 /// Factor `snp.revocation`: every list that is given and speaks of the chain must be sound and name none of it; with
-/// `required` there must be one of the root's.
+/// `required` there must be one of the root's. A list that is of no use leaves the question open, which is no better.
 pub(super) fn judge(lists: &[Vec<u8>], chain: Chain<'_>, now: u64, required: bool) -> Factor {
     let expected =
         if required { "a current list of the root, naming none of the chain" } else { "no list that names the chain" };
@@ -74,7 +75,7 @@ pub(super) fn judge(lists: &[Vec<u8>], chain: Chain<'_>, now: u64, required: boo
     for der in lists {
         let list = match RevocationList::parse(der) {
             Ok(list) => list,
-            Err(error) => return Factor::judged(CODE, false, expected, format!("revocation list: {error}")),
+            Err(error) => return Factor::skipped(CODE, expected, format!("revocation list: {error}")),
         };
         let (issuer, subject) = if list.issued_by(chain.ark) {
             seen = true;
@@ -85,7 +86,7 @@ pub(super) fn judge(lists: &[Vec<u8>], chain: Chain<'_>, now: u64, required: boo
             continue;
         };
         if let Some(fault) = list.fault(issuer, now) {
-            return Factor::judged(CODE, false, expected, fault);
+            return Factor::skipped(CODE, expected, fault);
         }
         if list.names(subject) {
             return Factor::judged(CODE, false, expected, format!("{} is revoked", subject.common_name()));
@@ -93,7 +94,7 @@ pub(super) fn judge(lists: &[Vec<u8>], chain: Chain<'_>, now: u64, required: boo
     }
     match (seen, required) {
         (true, _) => Factor::judged(CODE, true, expected, "not revoked"),
-        (false, true) => Factor::judged(CODE, false, expected, format!("no list of {}", chain.ark.common_name())),
+        (false, true) => Factor::skipped(CODE, expected, format!("no list of {}", chain.ark.common_name())),
         (false, false) => {
             Factor::noted(CODE, "not looked at: no list of the root at hand, and the policy asks for none")
         }
@@ -101,3 +102,4 @@ pub(super) fn judge(lists: &[Vec<u8>], chain: Chain<'_>, now: u64, required: boo
 }
 
 const CODE: &str = "snp.revocation";
+const CLOCK: &str = "check the clock of this machine, then fetch the list anew";

@@ -4,6 +4,7 @@ use super::product::Product;
 use super::report::{Report, Signer};
 use super::tcb::Tcb;
 use crate::hex::{Hex, encode};
+use std::fmt;
 
 /// What to look for, by a report whose signature is not checked yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +65,13 @@ impl Wanted {
             Signer::Vlek => "vlek",
         };
         self.products.iter().map(|product| format!("{}/{kind}/v1/{product}/crl", trimmed(base))).collect()
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let products: Vec<&str> = self.products.iter().map(|product| product.name()).collect();
+        write!(f, "{} of a {}, chip {}, {}", self.signer.common_name(), products.join(" or "), self.chip, self.tcb)
     }
 }
 

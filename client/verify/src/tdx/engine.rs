@@ -43,7 +43,8 @@ const LENGTH: usize = 4;
 
 pub(super) fn parse(raw: &[u8]) -> Result<Parsed, QuoteError> {
     let structure = |text: &str| QuoteError::Structure(text.to_owned());
-    let quote = dcap_qvl::quote::Quote::parse(raw).map_err(|error| QuoteError::Structure(lower(&format!("{error:#}"))))?;
+    let quote =
+        dcap_qvl::quote::Quote::parse(raw).map_err(|error| QuoteError::Structure(lower(&format!("{error:#}"))))?;
     let (kind, report) = match &quote.report {
         Report::SgxEnclave(_) => return Err(QuoteError::Sgx),
         Report::TD10(report) => ("TD10", report),
@@ -169,10 +170,8 @@ pub(super) fn verify(
     // It would take the place of the chain in the quote.
     collateral.pck_certificate_chain = None;
     let debug = debug == Debug::Described;
-    let verifier = root
-        .map_or_else(QuoteVerifier::new_prod, QuoteVerifier::new)
-        .allow_debug(debug)
-        .allow_service_td(debug);
+    let verifier =
+        root.map_or_else(QuoteVerifier::new_prod, QuoteVerifier::new).allow_debug(debug).allow_service_td(debug);
     // Every verdict is ours: the engine is asked for claims alone.
     let policy = QuotePolicy::claims_only(now);
     let claims = verifier.verify_with_policy(quote, collateral, now, &policy);
@@ -227,7 +226,8 @@ pub(super) fn module(collateral: &QuoteCollateralV3, svn: &[u8; 16]) -> Result<O
         return Ok(None);
     };
     let level = identity.tcb_levels.iter().find(|level| level.shortfall(svn).is_none());
-    let level = level.ok_or_else(|| format!("SVN {} of {} is below every level that Intel lists", svn[0], identity.id))?;
+    let level =
+        level.ok_or_else(|| format!("SVN {} of {} is below every level that Intel lists", svn[0], identity.id))?;
     Ok(Some(Module {
         id: identity.id.clone(),
         svn: svn[0],

@@ -51,7 +51,12 @@ pub fn judge_registers(quote: &Quote, rules: &Rules, evidence: &Evidence, paravi
     if paravisor {
         let zero = Hex::ZERO;
         let registers = RTMRS.iter().zip(&measured.rtmr).map(|(code, found)| {
-            Factor::judged(code, *found == zero, format!("{zero}, for below a paravisor the PCRs count"), found.to_string())
+            Factor::judged(
+                code,
+                *found == zero,
+                format!("{zero}, for below a paravisor the PCRs count"),
+                found.to_string(),
+            )
         });
         return std::iter::once(mr_td).chain(registers).collect();
     }
@@ -131,7 +136,11 @@ fn events(image: &Image, log: &[RuntimeEvent], values: Option<&RuntimeValues>) -
             }),
         };
         if !good {
-            return Err(format!("event {:?} of digest {} with a payload that is not accepted", found.name, digest(found)));
+            return Err(format!(
+                "event {:?} of digest {} with a payload that is not accepted",
+                found.name,
+                digest(found)
+            ));
         }
     }
     Ok(())
@@ -170,5 +179,9 @@ fn judge_event_log(log: &[u8], registers: &[Sha384; 4]) -> Factor {
 /// A text of the guest's for a report.
 fn clipped(text: &str) -> String {
     const SHOWN: usize = 64;
-    if text.chars().count() <= SHOWN { text.to_owned() } else { format!("{}...", text.chars().take(SHOWN).collect::<String>()) }
+    if text.chars().count() <= SHOWN {
+        text.to_owned()
+    } else {
+        format!("{}...", text.chars().take(SHOWN).collect::<String>())
+    }
 }

@@ -81,7 +81,9 @@ pub enum QuoteError {
 
 fn kind_of(cert_data: u16) -> &'static str {
     match cert_data {
-        1..=3 => "this one names the platform and leaves the chain to a caching service, which the host has to be set up with",
+        1..=3 => {
+            "this one names the platform and leaves the chain to a caching service, which the host has to be set up with"
+        }
         4 => "this one is the leaf certificate alone",
         6 => "this one is a nested report",
         _ => "this type is unknown",

@@ -67,7 +67,8 @@ fn eval_number(claims: &Claims, tcb: &policy::Tcb, floor: u32) -> Factor {
 
 /// The status of everything put together, by the oldest of the dates that it rests on.
 fn platform(claims: &Claims, tcb: &policy::Tcb, now: u64) -> Factor {
-    let date = if claims.qe_status.is_out_of_date() { claims.level_date.min(claims.qe_date) } else { claims.level_date };
+    let date =
+        if claims.qe_status.is_out_of_date() { claims.level_date.min(claims.qe_date) } else { claims.level_date };
     level("tcb.platform", claims.status, date, tcb, now)
 }
 
@@ -82,7 +83,8 @@ fn module(quote: &Quote, collateral: &QuoteCollateralV3, tcb: &policy::Tcb, now:
     let (launch, current) = quote.tee_tcb_svn();
     match engine::module(collateral, current.unwrap_or(launch)) {
         Ok(Some(found)) => {
-            let shown = format!("{} {} of SVN {}, level of {}", found.id, found.status, found.svn, time::show(found.date));
+            let shown =
+                format!("{} {} of SVN {}, level of {}", found.id, found.status, found.svn, time::show(found.date));
             Factor::judged(CODE, tcb.accepts(found.status, found.date, now), tcb.accepted(), shown)
         }
         Ok(None) => Factor::noted(CODE, "a module of TDX 1.0, rated with the platform"),
