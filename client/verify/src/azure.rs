@@ -122,4 +122,6 @@ const HCL_EXPECTED: &str = "an HCL report with variable data hashed by SHA-256";
 const DATA: &str = "azure.var_data";
 const DATA_EXPECTED: &str = "variable data with one RSA key HCLAkPub";
 const QUOTE: &str = "azure.tpm.quote";
+/// Code of the factor that ties the TPM to the connection.
+pub(crate) const NONCE: &str = "azure.tpm.nonce";
 const QUOTE_EXPECTED: &str = "a TPM quote, without which the evidence may be old";

@@ -14,7 +14,7 @@ mod x509;
 
 pub use bundle::{Bundle, BundleError};
 pub use product::Product;
-pub use report::{Report, ReportError, Signer};
+pub use report::{Measurements, Report, ReportError, Signer};
 pub use revocation::RevocationList;
 pub use roots::{Root, Roots};
 pub use table::{Table, TableError};
@@ -23,19 +23,19 @@ pub use wanted::{AMD_KDS, Collateral, Wanted};
 pub use x509::{Certificate, Endorsement, X509Error};
 
 use crate::Factor;
+use crate::collateral::CollateralSource;
 use crate::policy::Snp;
 
 /// What a report is judged with, apart from the policy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Inputs<'a> {
     /// The report, of 1184 bytes.
     pub report: &'a [u8],
     /// The certificates that came with it, see [`Table`]; may be empty.
     pub certificates: &'a [u8],
-    /// DER certificate of the key that signed, from a cache or AMD; used if none came with the report. See [`Wanted`].
-    pub endorsement: Option<&'a [u8]>,
-    /// DER revocation lists; those of other products are passed over.
-    pub revocation: &'a [Vec<u8>],
+    /// Where the certificate of the key that signed is, if it did not come with the report, and revocation lists; lists of
+    /// other products are passed over. Asked for only after the report is found to be about `report_data`.
+    pub collateral: &'a dyn CollateralSource,
     /// Whose signature counts.
     pub roots: &'a Roots,
     /// What the report must be about, all 64 bytes.
@@ -53,7 +53,7 @@ pub fn judge(inputs: &Inputs<'_>, policy: &Snp) -> Vec<Factor> {
         Err(error) => return vec![Factor::judged(PARSE, false, PARSE_EXPECTED, error.to_string())],
     };
     let mut out = vec![Factor::judged(PARSE, true, PARSE_EXPECTED, format!("version {}", report.fields().version))];
-    let bound = claims::report_data(&report, inputs.report_data);
+    let bound = crate::verify::bound(inputs.report_data, &report.fields().report_data);
     let relayed = !bound.holds();
     out.push(bound);
     if relayed {
@@ -61,7 +61,12 @@ pub fn judge(inputs: &Inputs<'_>, policy: &Snp) -> Vec<Factor> {
         out.push(Factor::skipped("snp.signature", "the report's, by a key of AMD's chip", "not about this connection"));
         return out;
     }
-    let (chain, product) = chain::judge(&report, inputs, policy);
+    let wanted = Wanted::of_report(&report, &policy.products);
+    let collateral = inputs.collateral.snp(&wanted).unwrap_or_else(|error| {
+        out.push(Factor::noted("snp.collateral", error.to_string()));
+        Collateral::default()
+    });
+    let (chain, product) = chain::judge(&report, inputs, &collateral, policy);
     out.extend(chain);
     out.extend(claims::judge(&report, product.or(report.product()), policy));
     out

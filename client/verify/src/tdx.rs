@@ -10,6 +10,7 @@ mod quote;
 mod tcb;
 
 pub use engine::{Claims, Fault, Kind, QuoteCollateralV3, needs};
+pub(crate) use engine::{Pck, pck};
 pub use judge::{Appraisal, Findings, judge};
 pub use measured::{judge_domain, judge_registers};
 pub use quote::{MAX_QUOTE, Measurements, Quote, QuoteError, REPORT_DATA};

@@ -300,8 +300,7 @@ fn evidence_of_sev_snp_is_accepted() {
     let mut inputs = Inputs {
         report,
         certificates: pem.concat().as_bytes().to_vec().leak(),
-        endorsement: None,
-        revocation: &[],
+        collateral: &attest_verify::snp::Bundle::default(),
         roots: &roots,
         report_data: &opened.report_data.unwrap(),
         now: 1_735_689_600,

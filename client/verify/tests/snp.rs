@@ -5,6 +5,7 @@
 mod amd;
 
 use amd::{Content, Maker, certificate, name, pss, signed, tlv};
+use attest_verify::collateral::{CollateralError, CollateralKey, CollateralSource, QuoteCollateralV3};
 use attest_verify::factor::{Factor, Outcome};
 use attest_verify::hex::HexBytes;
 use attest_verify::policy::Snp;
@@ -134,8 +135,7 @@ impl Case {
         let inputs = Inputs {
             report: &self.report,
             certificates: &self.certificates,
-            endorsement: self.endorsement.as_deref(),
-            revocation: &self.revocation,
+            collateral: self,
             roots: &self.roots,
             report_data: &self.report_data,
             now: self.now,
@@ -145,6 +145,17 @@ impl Case {
 
     fn failed(&self, policy: &Snp) -> Vec<&'static str> {
         failed(&self.judge(policy))
+    }
+}
+
+impl CollateralSource for Case {
+    fn tdx(&self, key: &CollateralKey) -> Result<QuoteCollateralV3, CollateralError> {
+        Err(CollateralError { wanted: key.to_string(), tried: Vec::new() })
+    }
+
+    fn snp(&self, wanted: &Wanted) -> Result<Collateral, CollateralError> {
+        assert_eq!(wanted.chip.0, self.report[0x1a0..0x1e0]);
+        Ok(Collateral { endorsement: self.endorsement.clone(), revocation: self.revocation.clone() })
     }
 }
 

@@ -6,6 +6,7 @@ use super::report::{Report, Signer};
 use super::revocation::{self, Chain};
 use super::roots::Root;
 use super::table::Table;
+use super::wanted::Collateral;
 use super::x509::{Certificate, Endorsement};
 use crate::Factor;
 use crate::hex::{encode, one_of};
@@ -14,7 +15,12 @@ use crate::time::show;
 
 /// Who signed the report, and whether that key is the chip's at the TCB that it reports; with the product by its
 /// certificate.
-pub(super) fn judge(report: &Report, inputs: &Inputs<'_>, policy: &Snp) -> (Vec<Factor>, Option<Product>) {
+pub(super) fn judge(
+    report: &Report,
+    inputs: &Inputs<'_>,
+    collateral: &Collateral,
+    policy: &Snp,
+) -> (Vec<Factor>, Option<Product>) {
     let signer = report.signer();
     let mut out = vec![Factor::judged(
         "snp.signer",
@@ -22,7 +28,7 @@ pub(super) fn judge(report: &Report, inputs: &Inputs<'_>, policy: &Snp) -> (Vec<
         one_of(policy.signers.iter().map(|signer| signer.common_name())),
         signer.common_name(),
     )];
-    let (certificate, endorsement, root, intermediate) = match find(signer, inputs) {
+    let (certificate, endorsement, root, intermediate) = match find(signer, inputs, collateral) {
         Ok(found) => found,
         Err(Unfit::Absent(reason)) => {
             out.push(Factor::skipped(CERTIFICATE, expected(signer), reason));
@@ -38,7 +44,7 @@ pub(super) fn judge(report: &Report, inputs: &Inputs<'_>, policy: &Snp) -> (Vec<
     out.push(links(signer, root, &intermediate, &certificate));
     out.push(validity(&[root.ark(), &intermediate, &certificate], inputs.now));
     let chain = Chain { ark: root.ark(), intermediate: &intermediate, endorsement: &certificate };
-    out.push(revocation::judge(inputs.revocation, chain, inputs.now, policy.require_crl));
+    out.push(revocation::judge(&collateral.revocation, chain, inputs.now, policy.require_crl));
     out.push(match report.signed_by(certificate.key()) {
         true => Factor::judged("snp.signature", true, "the report's, by this certificate's key", "good"),
         false => Factor::judged("snp.signature", false, "the report's, by this certificate's key", "another"),
@@ -62,10 +68,14 @@ enum Unfit {
 }
 
 /// The signer's certificate with what it says, and what it hangs on. A VLEK's is never taken for a VCEK's.
-fn find<'a>(signer: Signer, inputs: &Inputs<'a>) -> Result<(Certificate, Endorsement, &'a Root, Certificate), Unfit> {
+fn find<'a>(
+    signer: Signer,
+    inputs: &Inputs<'a>,
+    collateral: &Collateral,
+) -> Result<(Certificate, Endorsement, &'a Root, Certificate), Unfit> {
     let wrong = |error: &dyn std::fmt::Display| Unfit::Wrong(error.to_string());
     let table = Table::parse(inputs.certificates).map_err(|error| wrong(&error))?;
-    let der = table.endorsement(signer).or(inputs.endorsement).ok_or_else(|| {
+    let der = table.endorsement(signer).or(collateral.endorsement.as_deref()).ok_or_else(|| {
         Unfit::Absent(match (signer, &table) {
             (Signer::Vcek, Table { vlek: Some(_), .. }) => {
                 "a VLEK's alone came, and the report names a VCEK".to_owned()

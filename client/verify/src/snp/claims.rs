@@ -4,16 +4,8 @@ use super::product::Product;
 use super::report::Report;
 use super::tcb::Tcb;
 use crate::Factor;
-use crate::hex::{Hex, encode, one_of};
+use crate::hex::{Hex, one_of};
 use crate::policy::Snp;
-use subtle::ConstantTimeEq as _;
-
-/// The 64 bytes, compared in constant time.
-pub(super) fn report_data(report: &Report, expected: &[u8; 64]) -> Factor {
-    let found = &report.fields().report_data;
-    let good = bool::from(found.ct_eq(expected));
-    Factor::judged("binding.report_data", good, encode(expected), encode(found))
-}
 
 /// Everything but who signed and what about; `product` as certified, or else as the report says.
 pub(super) fn judge(report: &Report, product: Option<Product>, policy: &Snp) -> Vec<Factor> {

@@ -2,6 +2,7 @@
 
 use super::product::Product;
 use super::tcb::Tcb;
+use crate::hex::{Hex, Sha256, Sha384};
 use aws_lc_rs::signature::{ECDSA_P384_SHA384_FIXED, UnparsedPublicKey};
 use sev::firmware::guest::AttestationReport;
 use sev::parser::ByteParser as _;
@@ -13,6 +14,21 @@ pub struct Report {
     bytes: [u8; Report::LEN],
     fields: AttestationReport,
     signer: Signer,
+}
+
+/// What a report measures, for people and logs.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Measurements {
+    /// Launch measurement.
+    pub measurement: Sha384,
+    /// What the host attached at launch.
+    pub host_data: Sha256,
+    /// The chip, or zeros.
+    pub chip_id: Hex<64>,
+    /// Versions that the signing key derives from.
+    pub reported_tcb: Tcb,
+    /// Privilege level that asked for the report.
+    pub vmpl: u32,
 }
 
 /// Which key signed a report, from bits 4:2 of the field at 0x48.
@@ -87,6 +103,18 @@ impl Report {
     #[must_use]
     pub fn fields(&self) -> &AttestationReport {
         &self.fields
+    }
+
+    /// What it measures.
+    #[must_use]
+    pub fn measurements(&self) -> Measurements {
+        Measurements {
+            measurement: Hex(self.fields.measurement),
+            host_data: Hex(self.fields.host_data),
+            chip_id: Hex(self.fields.chip_id),
+            reported_tcb: self.reported(),
+            vmpl: self.fields.vmpl,
+        }
     }
 
     /// Which key signed, as far as the report knows.

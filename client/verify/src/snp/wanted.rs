@@ -35,10 +35,13 @@ impl Wanted {
     /// Nothing for bytes that are no report.
     #[must_use]
     pub fn of(report: &[u8], products: &[Product]) -> Option<Self> {
-        let report = Report::parse(report).ok()?;
+        Some(Self::of_report(&Report::parse(report).ok()?, products))
+    }
+
+    pub(super) fn of_report(report: &Report, products: &[Product]) -> Self {
         let products = report.product().map_or_else(|| products.to_vec(), |product| vec![product]);
         let chip = Hex(report.fields().chip_id);
-        Some(Self { products, signer: report.signer(), chip, tcb: report.reported() })
+        Self { products, signer: report.signer(), chip, tcb: report.reported() }
     }
 
     /// Addresses of the certificate, AMD 57230 section 4.1: one for each product, of which one answers. None for a VLEK's.

@@ -108,6 +108,7 @@ pub(crate) struct Pck {
     pub(crate) ca: Ca,
     pub(crate) cpu_svn: [u8; 16],
     pub(crate) pce_svn: u16,
+    pub(crate) qe_svn: u16,
 }
 
 pub(crate) fn pck(quote: &super::Quote) -> Result<Pck, String> {
@@ -115,6 +116,9 @@ pub(crate) fn pck(quote: &super::Quote) -> Result<Pck, String> {
         format!("PCK certificate: {}", lower(&format!("{error:#}")))
     }
     let quote = dcap_qvl::quote::Quote::parse(quote.bytes()).map_err(text)?;
+    // ISVSVN of an enclave report: Intel SDM volume 3D, table 40-21.
+    let [low, high] = [258, 259].map(|at| quote.qe_report().get(at).copied().unwrap_or_default());
+    let qe_svn = u16::from_le_bytes([low, high]);
     let chain = intel::extract_cert_chain(&quote).map_err(text)?;
     let leaf = chain.first().ok_or("PCK certificate: the chain is empty, expected a leaf and its issuers")?;
     let extension = intel::parse_pck_extension(leaf).map_err(text)?;
@@ -122,7 +126,7 @@ pub(crate) fn pck(quote: &super::Quote) -> Result<Pck, String> {
         "platform" => Ca::Platform,
         _ => Ca::Processor,
     };
-    Ok(Pck { fmspc: extension.fmspc, ca, cpu_svn: extension.cpu_svn, pce_svn: extension.pce_svn })
+    Ok(Pck { fmspc: extension.fmspc, ca, cpu_svn: extension.cpu_svn, pce_svn: extension.pce_svn, qe_svn })
 }
 
 /// What the signatures prove about a platform. Nothing here is judged.
