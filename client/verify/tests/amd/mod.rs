@@ -1,9 +1,13 @@
 //! A maker of chips for tests: root, signing keys, endorsement keys and reports as AMD's are made, under keys of our own.
 
+pub(crate) mod bench;
+pub(crate) mod vectors;
+
 use aws_lc_rs::encoding::AsDer as _;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, RSA_PSS_SHA384, RsaKeyPair};
+use std::sync::LazyLock;
 
 /// Keys of one product's chain.
 pub(crate) struct Maker {
@@ -76,8 +80,11 @@ impl Maker {
     }
 }
 
+/// Of every chip here whose root is trusted.
+pub(crate) static MAKER: LazyLock<Maker> = LazyLock::new(Maker::new);
+
 /// Validity of certificates here: 2020 to 2039.
-pub(crate) const VALID: (&str, &str) = ("200101000000Z", "390101000000Z");
+const VALID: (&str, &str) = ("200101000000Z", "390101000000Z");
 
 fn authority(name: &'static str, key: &RsaKeyPair, serial: u8) -> Content {
     let key = key.public_key().as_der().unwrap().as_ref().to_vec();
