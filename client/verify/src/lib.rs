@@ -6,6 +6,10 @@
 
 #![forbid(unsafe_code)]
 
+// Tests share what is in `tests/support`, which names the crate.
+#[cfg(test)]
+extern crate self as attest_verify;
+
 mod anchor;
 pub mod azure;
 pub mod collateral;

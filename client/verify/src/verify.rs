@@ -5,6 +5,9 @@ mod azure;
 mod intel;
 mod values;
 
+#[cfg(test)]
+mod tests;
+
 use crate::{
     Anchor, Policy,
     collateral::CollateralSource,
