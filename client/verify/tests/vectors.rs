@@ -86,8 +86,10 @@ fn an_evaluation_number_that_was_seen_is_a_floor() {
     let with = |eval_floor| {
         let tcb = policy.rules().tcb.as_ref().unwrap();
         let now = day("2025-07-01");
-        let findings =
-            tdx::judge(&quote, &tdx::Appraisal { tcb, ppid: None, collateral: &collateral, root: None, eval_floor, now });
+        let findings = tdx::judge(
+            &quote,
+            &tdx::Appraisal { tcb, ppid: None, collateral: &collateral, root: None, eval_floor, now },
+        );
         failing(&findings.factors)
     };
     assert_eq!(with(17), [""; 0]);
@@ -139,8 +141,22 @@ fn what_cannot_be_matched_or_is_not_valid_says_why() {
         (V4, V4_COLLATERAL, "2025-06-01", "collateral.validity", false, "check the clock"),
         (V4, OLD_COLLATERAL, "2026-03-01", "collateral.match", false, "FMSPC 90c06f000000"),
         (V4, "dcap-qvl-crate/sgx_quote_collateral.json", "2025-07-01", "collateral.match", false, "expected \"TDX\""),
-        ("coco-trustee/td-quote.bin", "go-tdx-guest/assembled_collateral_50806f000000_2023-06.json", "2023-07-05", "", true, ""),
-        ("flashbots-attested-tls/azure_failed_dcap_quote_10.bin", OLD_COLLATERAL, "2026-03-01", "tcb.platform", true, "below"),
+        (
+            "coco-trustee/td-quote.bin",
+            "go-tdx-guest/assembled_collateral_50806f000000_2023-06.json",
+            "2023-07-05",
+            "",
+            true,
+            "",
+        ),
+        (
+            "flashbots-attested-tls/azure_failed_dcap_quote_10.bin",
+            OLD_COLLATERAL,
+            "2026-03-01",
+            "tcb.platform",
+            true,
+            "below",
+        ),
     ] {
         let Some((_, findings)) = judged(name, with, date, &Asked::default()) else { continue };
         assert!(!failing(&findings.factors).is_empty(), "{name}");

@@ -102,7 +102,8 @@ fn good_evidence_is_verified() {
     assert_eq!(verified.transcript(), &[7; 32]);
     assert_eq!(verified.report().domain, "HARDWARE (Intel root)");
     assert_eq!(outcome.report.verdict.exit_code(), 0);
-    for code in [BINDING, "quote.signature", "pck.revocation", "mr.td", "mr.rtmr0", "mr.rtmr1", "mr.rtmr2", "mr.rtmr3"] {
+    for code in [BINDING, "quote.signature", "pck.revocation", "mr.td", "mr.rtmr0", "mr.rtmr1", "mr.rtmr2", "mr.rtmr3"]
+    {
         assert_eq!(*how(&outcome.report.factors, code).0, crate::factor::Outcome::Pass, "{code}");
     }
     assert_eq!(*how(&outcome.report.factors, "mr.seam").0, crate::factor::Outcome::Noted);
@@ -183,7 +184,11 @@ fn each_measurement_counts_and_an_empty_list_accepts_nothing() {
         (format!("mr_owner = \"{}\"", m.mr_owner), format!("mr_owner = \"{other}\""), vec!["td.mr_owner"]),
         ("[td]".to_owned(), "[td]\nattributes = \"0000000000000000\"".to_owned(), vec!["td.attributes"]),
         ("platforms = [\"tdx\"]".to_owned(), "platforms = []".to_owned(), vec!["platform.accepted"]),
-        ("rtmr3 = \"zero\"".to_owned(), "rtmr3 = \"replay\"\nevent = [{ name = \"a\", payload = [\"\"] }]".to_owned(), vec!["mr.rtmr3"]),
+        (
+            "rtmr3 = \"zero\"".to_owned(),
+            "rtmr3 = \"replay\"\nevent = [{ name = \"a\", payload = [\"\"] }]".to_owned(),
+            vec!["mr.rtmr3"],
+        ),
     ] {
         assert_eq!(Setting::refused(changed(&from, &to)), codes, "{from} -> {to}");
     }

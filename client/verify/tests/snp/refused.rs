@@ -115,3 +115,23 @@ fn the_chip_and_its_versions_must_be_those_of_the_certificate() {
     assert_eq!(Case::made(|report| report[0x1e7] -= 1).failed(&policy), ["snp.tcb.order"]);
     assert_eq!(Case::made(|report| report[0x3f] -= 1).failed(&policy), ["snp.tcb.order"]);
 }
+
+/// What is commented out of the example is a policy too.
+#[test]
+fn the_sections_of_the_example_are_a_policy() {
+    let text = include_str!("../../policy.example.toml").replace("\n#: ", "\n");
+    let text = text.replace("platforms = [\"tdx\"]", "platforms = [\"sev_snp\", \"azure_tdx\", \"azure_sev_snp\"]");
+    let policy = attest_verify::Policy::parse(&text).unwrap();
+    let (snp, azure) = (policy.rules().snp.as_ref().unwrap(), policy.rules().azure.as_ref().unwrap());
+    assert!(snp.require_crl && azure.require_secure_boot);
+    assert_eq!(snp.products, [Product::Milan, Product::Genoa]);
+    assert_eq!(azure.pcr.keys().copied().collect::<Vec<u8>>(), [4, 7]);
+    let refused = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        attest_verify::Policy::parse(&text.replace(from, to)).unwrap_err().to_string()
+    };
+    assert!(refused("[snp.tcb.Genoa]", "[snp.tcb.Turin]").contains("there is no [snp.tcb.Genoa]"));
+    assert!(refused("\"Genoa\"]", "\"Unknown\"]").contains("expected Milan, Genoa or Turin"));
+    assert!(refused("\n4 = [", "\n24 = [").contains("names PCR 24, expected 0 to 23"));
+    assert!(refused("[azure.pcr]\n4 =", "[azure.pcrs]\n4 =").contains("pcrs"));
+}

@@ -14,8 +14,8 @@ pub(crate) fn file(name: &str) -> Option<Vec<u8>> {
     if name.starts_with("dcap-qvl-crate/") {
         return Some(std::fs::read(here.join("testdata").join(name)).unwrap());
     }
-    let folder = std::env::var_os("BIFROST_EXTRA_VECTORS")
-        .map_or_else(|| here.join("../../../shared/vectors"), PathBuf::from);
+    let folder =
+        std::env::var_os("BIFROST_EXTRA_VECTORS").map_or_else(|| here.join("../../../shared/vectors"), PathBuf::from);
     let read = std::fs::read(folder.join(name)).ok();
     if read.is_none() {
         println!("skipped: no {name} in {}; BIFROST_EXTRA_VECTORS names the folder", folder.display());
