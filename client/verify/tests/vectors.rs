@@ -1,5 +1,7 @@
 //! Every recorded quote, with its collateral and its day, through our own policy.
 
+#![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
+
 #[path = "support/vectors.rs"]
 mod support;
 

@@ -194,20 +194,54 @@ fn each_measurement_counts_and_an_empty_list_accepts_nothing() {
     }
 }
 
+/// A recorded quote with another RTMR3, of which no signature is looked at here. Offsets: header of 48 bytes, RTMR3 at 472
+/// of the TD report.
+fn with_rtmr3(register: crate::hex::Sha384) -> crate::tdx::Quote {
+    let mut bytes = file(QUOTE).unwrap();
+    bytes[48 + 472..48 + 520].copy_from_slice(&register.0);
+    let quote = crate::tdx::Quote::parse(&bytes).unwrap();
+    assert_eq!(quote.measurements().rtmr[3], register);
+    quote
+}
+
 #[test]
 fn a_runtime_log_is_judged_by_the_policys_events() {
-    use crate::{hex::encode, tdx::judge_registers};
-    // RTMR3 of this quote is not zero, and nobody has its log.
+    use crate::{eventlog::replay, tdx::judge_registers};
+    let event = |name: &str, payload: &[u8]| RuntimeEvent { name: name.to_owned(), payload: payload.to_vec().into() };
+    let (model, stage) = (event("model", &[2; 32]), event("stage", &[0xab, 0xcd]));
+    let events = r#"rtmr3 = "replay"
+event = [{ name = "model", payload = "model_digest" }, { name = "stage", payload = ["00", "abcd"] }]"#;
+    let text = Asked::default().text(&quote(QUOTE).unwrap()).replace("rtmr3 = \"zero\"", events);
+    let policy = Policy::parse(&text).unwrap();
+    let judged = |extended: &[RuntimeEvent], log: &[RuntimeEvent]| {
+        let quote = with_rtmr3(replay(extended).unwrap());
+        let values = RuntimeValues { model_digest: vec![2; 32].into(), ..RuntimeValues::default() };
+        let evidence = Evidence { runtime_log: log.to_vec(), values: Some(values), ..Evidence::default() };
+        let factors = judge_registers(&quote, policy.rules(), &evidence, false);
+        failing(&factors).is_empty()
+    };
+    let good = [model.clone(), stage.clone()];
+    assert!(judged(&good, &good));
+    // The log says what the policy wants and the register says otherwise.
+    assert!(!judged(&[], &good));
+    assert!(!judged(&[stage.clone(), model.clone()], &good));
+    // The register and the log agree, and the policy wants something else.
+    for other in [
+        vec![],
+        vec![model.clone()],
+        vec![stage.clone(), model.clone()],
+        vec![model.clone(), stage.clone(), stage.clone()],
+        vec![event("model", &[3; 32]), stage.clone()],
+        vec![event("modem", &[2; 32]), stage.clone()],
+        vec![model.clone(), event("stage", &[0xab, 0xce])],
+        vec![model.clone(), event("stage", &[])],
+    ] {
+        assert!(!judged(&other, &other), "{other:?}");
+    }
+    // RTMR3 of this one is not zero, and nobody has its log.
     let recorded = quote("dcap-qvl-crate/tdx_quote_td15ex").unwrap();
     let policy = Asked::default().of(&recorded);
-    let judged = |log: Vec<RuntimeEvent>| {
-        let evidence = Evidence { runtime_log: log, ..Evidence::default() };
-        failing(&judge_registers(&recorded, policy.rules(), &evidence, false))
-    };
-    assert_eq!(judged(vec![]), ["mr.rtmr3"], "no log of a register that is not zero");
-    let event = RuntimeEvent { name: "a".to_owned(), payload: vec![1].into() };
-    assert_eq!(judged(vec![event]), ["mr.rtmr3"], "events that the policy does not name");
-    assert_eq!(encode(&[0xab]), "ab");
+    assert_eq!(failing(&judge_registers(&recorded, policy.rules(), &Evidence::default(), false)), ["mr.rtmr3"]);
 }
 
 #[test]
