@@ -10,6 +10,8 @@ mod pcrs;
 mod tpm;
 
 pub use hcl::{Hardware, HclError, HclReport};
+#[cfg(test)]
+pub(crate) use jwk::base64url;
 pub use jwk::{AttestationKey, VarData, VarDataError};
 pub use tpm::{TpmError, TpmQuote};
 

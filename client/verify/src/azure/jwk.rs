@@ -124,7 +124,7 @@ struct Configuration {
 }
 
 /// RFC 4648 section 5, without padding; bits beyond the last byte must be zero.
-fn base64url(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn base64url(text: &str) -> Option<Vec<u8>> {
     let (mut out, mut bits, mut held) = (Vec::with_capacity(text.len() * 3 / 4), 0u32, 0u32);
     for character in text.bytes() {
         let value = match character {

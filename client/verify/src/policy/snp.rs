@@ -79,7 +79,12 @@ impl Snp {
                 )));
             }
         }
-        Ok(())
+        match self.tcb.get(&Product::Turin) {
+            Some(floor) if floor.fmc.is_none() => {
+                Err(PolicyError::Contradiction("snp.tcb.Turin has no fmc, expected its lowest version".to_owned()))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -7,12 +7,17 @@ use crate::{Anchor, Factor};
 
 /// Examines both. What the hardware is examined with comes from the HCL report, never from what was hoped for.
 pub(crate) fn examine<D: Anchor>(case: &Case<'_>, hardware: Hardware) -> Examined {
+    examine_quoted::<D>(case, hardware, &case.transcript)
+}
+
+/// The same for a TPM quote over `quoted`.
+pub(super) fn examine_quoted<D: Anchor>(case: &Case<'_>, hardware: Hardware, quoted: &[u8]) -> Examined {
     let Some(policy) = &case.policy.rules().azure else {
         let factors = vec![Factor::skipped("azure.policy", "section [azure] of the policy", "there is none")];
         return Examined { factors, ..Examined::default() };
     };
     let evidence = case.evidence;
-    let opened = azure::open(evidence.azure.as_ref(), hardware, &case.transcript, policy);
+    let opened = azure::open(evidence.azure.as_ref(), hardware, quoted, policy);
     let mut factors = opened.factors;
     let fresh = factors.iter().any(|factor| factor.code == azure::NONCE && factor.holds());
     let (Some(report_data), true) = (opened.report_data, fresh) else {

@@ -335,3 +335,52 @@ fn the_measurement_does_not_move_with_the_nonce() {
         }
     }
 }
+
+/// Recorded evidence of Azure whole, whose TPM quoted another nonce than ours: quote, HCL report, TPM and PCRs together.
+#[test]
+fn recorded_evidence_below_the_paravisor() {
+    let Some(json) = file("attestation-rs/live-evidence.json") else { return };
+    let Some(collateral) = collateral("attestation-rs/assembled_collateral_90c06f000000.json") else { return };
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let base64 = |field: &str| crate::azure::base64url(json[field].as_str().unwrap().trim_end_matches('=')).unwrap();
+    let hex = |value: &serde_json::Value| crate::hex::decode(value.as_str().unwrap()).unwrap();
+    let tpm = &json["tpm_quote"];
+    let pcrs: Vec<u8> = tpm["pcrs"].as_array().unwrap().iter().flat_map(hex).collect();
+    let recorded = crate::tdx::Quote::parse(&base64("td_quote")).unwrap();
+    let pcr = |index: usize| crate::hex::encode(&pcrs[32 * index..32 * index + 32]);
+    let rest = format!("[azure.pcr]\n4 = [\"{}\"]\n7 = [\"{}\"]", pcr(4), pcr(7));
+    let asked =
+        Asked { accept: "\"UpToDate\", \"OutOfDate\"", grace: "OutOfDate = 10000", rest: &rest, ..Asked::default() };
+    let text = asked.text(&recorded).replace("platforms = [\"tdx\"]", "platforms = [\"azure_tdx\"]");
+    let policy = Policy::parse(&text).unwrap();
+    let evidence = Evidence {
+        platform: Platform::AzureTdx.into(),
+        quote: base64("td_quote").into(),
+        azure: Some(proto::v1::AzureEvidence {
+            hcl_report: base64("hcl_report").into(),
+            tpm_quote: hex(&tpm["message"]).into(),
+            tpm_signature: hex(&tpm["signature"]).into(),
+            pcrs: pcrs.clone().into(),
+        }),
+        ..Evidence::default()
+    };
+    let failed = |evidence: &Evidence, quoted: &[u8]| {
+        let case = Case {
+            evidence,
+            report_data: &[0; 64],
+            transcript: [7; 32],
+            policy: &policy,
+            collateral: &collateral,
+            floor: &Floor::default(),
+            now: day("2026-03-25"),
+        };
+        let examined = super::azure::examine_quoted::<Hardware>(&case, crate::azure::Hardware::Tdx, quoted);
+        failing(&examined.factors)
+    };
+    let nonce = b"attestation-test-fixture";
+    assert_eq!(failed(&evidence, nonce), [""; 0]);
+    assert_eq!(failed(&evidence, &[7; 32]), ["azure.tpm.nonce", BINDING]);
+    // A quote of the same kind of machine about something else.
+    let other = Evidence { quote: file("coco-trustee/td-quote.bin").unwrap().into(), ..evidence.clone() };
+    assert_eq!(failed(&other, nonce)[0], BINDING);
+}

@@ -131,6 +131,9 @@ fn the_sections_of_the_example_are_a_policy() {
         attest_verify::Policy::parse(&text.replace(from, to)).unwrap_err().to_string()
     };
     assert!(refused("[snp.tcb.Genoa]", "[snp.tcb.Turin]").contains("there is no [snp.tcb.Genoa]"));
+    let turin =
+        refused("[snp.tcb.Genoa]", "[snp.tcb.Turin]\nbootloader = 1\ntee = 1\nsnp = 1\nmicrocode = 1\n[snp.tcb.Genoa]");
+    assert!(turin.contains("has no fmc"));
     assert!(refused("\"Genoa\"]", "\"Unknown\"]").contains("expected Milan, Genoa or Turin"));
     assert!(refused("\n4 = [", "\n24 = [").contains("names PCR 24, expected 0 to 23"));
     assert!(refused("[azure.pcr]\n4 =", "[azure.pcrs]\n4 =").contains("pcrs"));
