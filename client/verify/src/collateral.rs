@@ -5,10 +5,12 @@
 
 mod bundle;
 mod fetch;
+mod signed;
 
 pub use crate::tdx::QuoteCollateralV3;
 pub use bundle::{Bundle, BundleError, Entry, MAX_BUNDLE, Standing};
 pub use fetch::{Answer, Answers, FetchError, INTEL_PCS, Urls, assemble, urls};
+pub use signed::signatures;
 
 use crate::{hex::Hex, time};
 use serde::{Deserialize, Serialize};

@@ -9,7 +9,7 @@ mod measured;
 mod quote;
 mod tcb;
 
-pub use engine::{Claims, Fault, Kind, QuoteCollateralV3, needs};
+pub use engine::{Claims, QuoteCollateralV3, needs};
 pub(crate) use engine::{Pck, pck};
 pub use judge::{Appraisal, Findings, judge};
 pub use measured::{judge_domain, judge_registers};

@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use attest_verify::{
-    collateral::{Answer, Answers, Ca, CollateralKey, FetchError, INTEL_PCS, QuoteCollateralV3, assemble, urls},
+    collateral::{
+        Answer, Answers, Ca, CollateralKey, FetchError, INTEL_PCS, QuoteCollateralV3, assemble, signatures, urls,
+    },
     hex::{Hex, encode},
 };
 
@@ -88,4 +90,34 @@ fn addresses_of_intel_and_of_a_cache() {
         assert_eq!(cache.root_ca_crl, "https://pccs:8081/sgx/certification/v4/rootcacrl", "{base}");
         assert!(cache.pck_crl.ends_with("ca=processor&encoding=der"));
     }
+}
+
+const ROOT: &[u8] = include_bytes!("../testdata/dcap-qvl-crate/Intel_SGX_Root_CA.der");
+/// 1 July 2025.
+const NOW: u64 = 1_751_328_000;
+
+#[test]
+fn signatures_hold_below_intels_root_alone() {
+    let good = recorded();
+    signatures(&good, None, NOW).unwrap();
+    signatures(&good, Some(ROOT), NOW).unwrap();
+    let leaf = good.tcb_info_issuer_chain.clone();
+    assert!(signatures(&good, Some(leaf.as_bytes()), NOW).unwrap_err().starts_with("root:"));
+    type Change = (fn(&mut QuoteCollateralV3), &'static str);
+    let changes: [Change; 7] = [
+        (|held| held.tcb_info.push(' '), "the signature of tcb_info is wrong"),
+        (|held| held.tcb_info_signature[5] ^= 1, "the signature of tcb_info is wrong"),
+        (|held| held.qe_identity.push(' '), "the signature of qe_identity is wrong"),
+        (|held| held.qe_identity_signature.clear(), "the signature of qe_identity is wrong"),
+        (|held| held.root_ca_crl.clone_from(&held.pck_crl), "the signature of root_ca_crl is wrong"),
+        (|held| held.pck_crl.clone_from(&held.root_ca_crl), "the signature of pck_crl is wrong"),
+        (|held| held.pck_crl_issuer_chain.clear(), "pck_crl: issuer chain"),
+    ];
+    for (change, text) in changes {
+        let mut held = good.clone();
+        change(&mut held);
+        let error = signatures(&held, None, NOW).unwrap_err();
+        assert!(error.starts_with(text), "{error}");
+    }
+    assert!(signatures(&good, None, 4_000_000_000).unwrap_err().contains("check the clock"));
 }

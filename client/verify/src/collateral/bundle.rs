@@ -1,6 +1,6 @@
 //! Collateral in a file, for machines without a way to Intel.
 
-use super::{Ca, CollateralError, CollateralKey, CollateralSource, QuoteCollateralV3, dates};
+use super::{Ca, CollateralError, CollateralKey, CollateralSource, QuoteCollateralV3, dates, signatures};
 use crate::{hex::Hex, time};
 use serde::{Deserialize, Serialize};
 
@@ -58,7 +58,7 @@ pub struct Standing {
     pub eval_number: u32,
     /// Seconds since 1970 when it was fetched.
     pub fetched_at: u64,
-    /// `valid`, or what is wrong with it at this time. Signatures are checked with a quote.
+    /// `valid`, or what is wrong with its dates or its signatures at this time.
     pub state: String,
 }
 
@@ -99,10 +99,16 @@ impl Bundle {
         &self.entries
     }
 
-    /// How each entry stands at `now`, in seconds since 1970.
+    /// How each entry stands at `now`, in seconds since 1970, below Intel's root.
     #[must_use]
     pub fn check(&self, now: u64) -> Vec<Standing> {
-        self.entries.iter().map(|entry| entry.standing(now)).collect()
+        self.check_below(None, now)
+    }
+
+    /// The same below another root, given as a DER certificate.
+    #[must_use]
+    pub fn check_below(&self, root: Option<&[u8]>, now: u64) -> Vec<Standing> {
+        self.entries.iter().map(|entry| entry.standing(root, now)).collect()
     }
 }
 
@@ -113,7 +119,7 @@ impl Entry {
         CollateralKey { fmspc: self.fmspc, ca: self.ca }
     }
 
-    fn standing(&self, now: u64) -> Standing {
+    fn standing(&self, root: Option<&[u8]>, now: u64) -> Standing {
         let (key, fetched_at) = (self.key(), self.fetched_at);
         match dates(&self.collateral) {
             Ok(dates) => {
@@ -124,7 +130,7 @@ impl Entry {
                 } else if dates.next_update < now {
                     "expired: check the clock of this machine, then fetch collateral anew".to_owned()
                 } else {
-                    "valid".to_owned()
+                    signatures(&self.collateral, root, now).err().unwrap_or_else(|| "valid".to_owned())
                 };
                 Standing {
                     key,

@@ -18,7 +18,7 @@ use dcap_qvl::TcbInfo;
 
 mod fault;
 
-pub use fault::{Fault, Kind};
+pub(super) use fault::{Fault, Kind};
 
 /// A quote as the engine reads it.
 pub(super) struct Parsed {

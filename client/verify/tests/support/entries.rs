@@ -5,6 +5,7 @@ use attest_verify::{
     Floor, Policy,
     collateral::{
         Answer, Answers, Bundle, CollateralError, CollateralKey, CollateralSource, QuoteCollateralV3, assemble, dates,
+        signatures,
     },
     eventlog::EventLog,
     explain::explain,
@@ -79,6 +80,7 @@ pub fn collateral(bytes: &[u8]) {
     }
     if let Ok(collateral) = serde_json::from_slice::<QuoteCollateralV3>(bytes) {
         let readable = dates(&collateral).is_ok();
+        let _ = signatures(&collateral, None, NOW);
         let _ = explain(&QUOTE, &collateral);
         if readable {
             let _ = judged(&QUOTE, &One(collateral));

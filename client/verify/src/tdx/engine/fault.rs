@@ -2,18 +2,18 @@
 
 /// Why a quote could not be verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub(in crate::tdx) struct Fault {
     /// The factor that did not hold.
-    pub code: &'static str,
+    pub(in crate::tdx) code: &'static str,
     /// Whose matter it is.
-    pub kind: Kind,
+    pub(in crate::tdx) kind: Kind,
     /// A sentence for people.
-    pub text: String,
+    pub(in crate::tdx) text: String,
 }
 
 /// Whose matter a fault is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(in crate::tdx) enum Kind {
     /// The evidence is not what it should be.
     Evidence,
     /// The clock of this machine and the validity of the collateral do not agree: nothing could be checked.
