@@ -45,7 +45,7 @@ impl World {
     /// # Errors
     /// If that fails.
     pub fn collateral(&self, change: impl FnOnce(CollateralSpec) -> CollateralSpec) -> anyhow::Result<()> {
-        let platform = Platform::new(Authority::fixed())?;
+        let platform = Authority::fixed().and_then(Platform::new)?;
         let now = now();
         let collateral = platform.collateral(&change(CollateralSpec::at(now)))?;
         let entry = Entry { fmspc: Hex(platform.spec().fmspc), ca: Ca::Platform, collateral, fetched_at: now };

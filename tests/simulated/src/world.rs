@@ -1,9 +1,11 @@
-//! The world of simulated hardware, as the runtime sees it.
+//! The world of simulated hardware, as the runtime and the client see it.
 
+use attest_verify::Anchor;
 use attest::{
     Domain,
     source::{Source, SourceError},
 };
+use client::trust::Trust;
 use proto::v1::RuntimeEvent;
 use simulator::{Authority, Platform, Simulated, SimulatedTdx, TdReport};
 use trusted_runtime::{attestation::World, config::AttestationSection};
@@ -20,6 +22,17 @@ impl Domain for SimulatedWorld {
     const BANNER: Option<&'static str> = Simulated::BANNER;
 }
 
+impl Anchor for SimulatedWorld {
+    fn intel_root() -> Option<Vec<u8>> {
+        // Without one nothing is accepted.
+        Some(Authority::fixed().map(|authority| authority.root_der().to_vec()).unwrap_or_default())
+    }
+}
+
+impl Trust for SimulatedWorld {
+    const TEST_KEYS: bool = true;
+}
+
 impl World for SimulatedWorld {
     fn source(_: &AttestationSection, events: &[RuntimeEvent]) -> Result<Box<dyn Source>, SourceError> {
         let td = match std::env::var(TD).as_deref() {
@@ -28,7 +41,8 @@ impl World for SimulatedWorld {
             Ok(other) => return Err(SourceError::NoTee(format!("{TD} is {other:?}, expected debug or td15"))),
             Err(_) => TdReport::default(),
         };
-        let tdx = SimulatedTdx::running(Platform::new(Authority::fixed()), td);
+        let platform = Authority::fixed().and_then(Platform::new).map_err(|e| SourceError::Quote(e.to_string()))?;
+        let tdx = SimulatedTdx::running(platform, td);
         for event in events {
             tdx.extend(&event.name, &event.payload);
         }
