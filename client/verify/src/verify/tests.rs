@@ -4,7 +4,7 @@
 mod support;
 
 use super::{BINDING, Case, Outcome, examine};
-use crate::{Floor, Policy, Verdict, collateral::CollateralSource, log::Log};
+use crate::{Anchor, Floor, Policy, Verdict, collateral::CollateralSource, log::Log};
 use attest::{Hardware, binding::Parts};
 use proto::v1::{Evidence, Platform, RuntimeEvent, RuntimeValues};
 use support::{Asked, Fixed, appraise, collateral, day, failing, file, how, quote};
@@ -51,7 +51,7 @@ impl Setting {
         }
     }
 
-    fn with(&self, source: &dyn CollateralSource) -> Outcome<Hardware> {
+    fn with<D: Anchor>(&self, source: &dyn CollateralSource) -> Outcome<D> {
         examine(&Case {
             evidence: &self.evidence,
             report_data: &self.report_data,
@@ -127,7 +127,7 @@ fn what_is_about_another_connection_is_refused_before_any_certificate() {
     for at in [0, 31, 32, 63] {
         let mut setting = Setting::good();
         setting.report_data[at] ^= 0x80;
-        let outcome = setting.with(&Unasked);
+        let outcome = setting.with::<Hardware>(&Unasked);
         assert_eq!(failing(&outcome.report.factors), [BINDING, "quote.signature"]);
         assert_eq!(outcome.report.verdict, Verdict::Rejected);
         assert!(outcome.verified.is_none());
@@ -248,7 +248,7 @@ event = [{ name = "model", payload = "model_digest" }, { name = "stage", payload
 fn no_collateral_or_a_wrong_clock_is_no_rejection() {
     let mut setting = Setting::good();
     let empty = crate::collateral::Bundle::default();
-    let outcome = setting.with(&empty);
+    let outcome = setting.with::<Hardware>(&empty);
     assert_eq!((outcome.report.verdict, outcome.report.verdict.exit_code()), (Verdict::Unchecked, 3));
     assert!(outcome.verified.is_none());
     for date in ["2025-06-01", "2026-01-01"] {
@@ -383,4 +383,28 @@ fn recorded_evidence_below_the_paravisor() {
     // A quote of the same kind of machine about something else.
     let other = Evidence { quote: file("coco-trustee/td-quote.bin").unwrap().into(), ..evidence.clone() };
     assert_eq!(failed(&other, nonce)[0], BINDING);
+}
+
+#[test]
+fn another_domain_has_its_banner_and_its_root() {
+    struct Other;
+    impl attest::Domain for Other {
+        const MODE: &'static str = "other";
+        const TAG: &'static [u8] = b"other";
+        const ALPN: &'static [u8] = b"other";
+        const EXPORTER: &'static [u8] = b"other";
+        const RELEASE: &'static [u8] = b"other";
+        const BANNER: Option<&'static str> = Some("NOT HARDWARE");
+    }
+    impl Anchor for Other {
+        fn intel_root() -> Option<Vec<u8>> {
+            Some(b"no certificate".to_vec())
+        }
+    }
+    let setting = Setting::good();
+    let outcome = setting.with::<Other>(&setting.collateral);
+    assert_eq!(outcome.report.domain, "NOT HARDWARE");
+    assert!(outcome.verified.is_none(), "a quote of Intel's in a world without Intel's root");
+    assert!(outcome.report.intel.is_none());
+    assert!(setting.outcome().verified.is_some());
 }
