@@ -8,9 +8,16 @@ use proto::v1;
 use crate::model::DEFAULT;
 
 mod bench;
+mod model;
+mod trust;
 mod values;
 
 pub use bench::{BenchCommand, DecodeArgs, OpsArgs, OutputArgs, ServeArgs};
+pub use model::{FetchArgs, InspectArgs, ModelCommand, PlanArgs};
+pub use trust::{
+    AttestedArgs, CollateralCommand, CollateralFetchArgs, CollateralFileArgs, ExplainArgs, KeygenArgs, ReleaseKeyArgs,
+    TrustArgs, VerifyArgs,
+};
 pub use values::{Policy, Protocol, Residency, Weights};
 use values::{number, size};
 
@@ -32,6 +39,17 @@ pub enum Command {
     Generate(GenerateArgs),
     /// Serve the OpenAI API over HTTP on the user's side, in front of a runtime
     Proxy(ProxyArgs),
+    /// Check what a runtime proves against a policy, and show every finding
+    Verify(VerifyArgs),
+    /// Show which component of a platform is behind Intel's updates, and what raises it
+    ExplainTcb(ExplainArgs),
+    /// Intel's statements about platforms, for machines without a way to Intel
+    #[command(subcommand)]
+    Collateral(CollateralCommand),
+    /// Make a tenant's key
+    Keygen(KeygenArgs),
+    /// Verify a runtime and hand it a tenant's key, on one connection
+    ReleaseKey(ReleaseKeyArgs),
     /// Watch running daemons: requests, tokens, lanes, evaluators, alarms
     Top(TopArgs),
     /// Measure: load on an endpoint, protocols and policies against each other
@@ -40,17 +58,6 @@ pub enum Command {
     /// Fetch and inspect models
     #[command(subcommand)]
     Model(ModelCommand),
-}
-
-/// Subcommands of `bifrost model`.
-#[derive(Subcommand)]
-pub enum ModelCommand {
-    /// Fetch a model of the catalogue into the cache directory, SHA-256 checked
-    Fetch(FetchArgs),
-    /// Show what a model file holds: architecture, sizes, tensors, tokenizer; with --fidelity, what quantization costs
-    Inspect(InspectArgs),
-    /// Show who computes what of a model, with predicted milliseconds and bytes; with --run, measured ones beside them
-    Plan(PlanArgs),
 }
 
 /// The daemons that a command starts.
@@ -111,7 +118,8 @@ pub struct DemoArgs {
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("source").args(["endpoint", "model", "synthetic"]))]
 pub struct GenerateArgs {
-    /// A running runtime, https://HOST:PORT; needs --ca, --cert and --key
+    /// A running runtime: attested://HOST:PORT with --attestation-policy and --tenant-key, or https://HOST:PORT with
+    /// --ca, --cert and --key
     #[arg(long, value_name = "URL")]
     pub endpoint: Option<String>,
     /// Certificate of the authority that signed the runtime's certificate (PEM)
@@ -123,6 +131,9 @@ pub struct GenerateArgs {
     /// The key of this client's certificate (PEM)
     #[arg(long, value_name = "FILE", requires_all = ["endpoint", "cert"])]
     pub key: Option<PathBuf>,
+    /// How an attested:// runtime is judged.
+    #[command(flatten)]
+    pub attested: AttestedArgs,
     /// A GGUF file, a Hugging Face directory, or a name of the catalogue, served by daemons started here
     #[arg(long, value_name = "PATH|NAME")]
     pub model: Option<String>,
@@ -197,7 +208,8 @@ impl From<SamplingArgs> for v1::Sampling {
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("behind").args(["runtime", "model", "synthetic"]))]
 pub struct ProxyArgs {
-    /// A running runtime, https://HOST:PORT; needs --ca, --cert and --key
+    /// A running runtime: attested://HOST:PORT with --attestation-policy and --tenant-key, or https://HOST:PORT with
+    /// --ca, --cert and --key
     #[arg(long, value_name = "URL")]
     pub runtime: Option<String>,
     /// Certificate of the authority that signed the runtime's certificate (PEM)
@@ -209,6 +221,9 @@ pub struct ProxyArgs {
     /// The key of that certificate (PEM)
     #[arg(long, value_name = "FILE", requires_all = ["runtime", "cert"])]
     pub key: Option<PathBuf>,
+    /// How an attested:// runtime is judged.
+    #[command(flatten)]
+    pub attested: AttestedArgs,
     /// A GGUF file, a Hugging Face directory, or a name of the catalogue, served by daemons started here
     #[arg(long, value_name = "PATH|NAME")]
     pub model: Option<String>,
@@ -256,74 +271,6 @@ pub struct TopArgs {
     /// Print the figures as text after two looks, and leave
     #[arg(long)]
     pub once: bool,
-}
-
-/// `bifrost model fetch`.
-#[derive(Args)]
-pub struct FetchArgs {
-    /// Name in the catalogue: smollm2-135m, gemma3-270m
-    pub name: String,
-    /// Download even when the cached file is right
-    #[arg(long)]
-    pub force: bool,
-}
-
-/// `bifrost model inspect`.
-#[derive(Args)]
-pub struct InspectArgs {
-    /// A GGUF file, a Hugging Face directory, a name of the catalogue, or synthetic:NAME
-    #[arg(value_name = "PATH|NAME")]
-    pub model: String,
-    /// Measure how often the quantized model agrees with the original
-    #[arg(long)]
-    pub fidelity: bool,
-    /// Machine-readable output
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `bifrost model plan`.
-#[derive(Args)]
-pub struct PlanArgs {
-    /// A GGUF file, a Hugging Face directory, a name of the catalogue, or synthetic:NAME
-    #[arg(value_name = "PATH|NAME")]
-    pub model: String,
-    /// Memory of the evaluator that the plan may use, bytes or e.g. 2GiB [default: the evaluator's own]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub budget: Option<u64>,
-    /// Which phases are delegated
-    #[arg(long, value_enum, default_value = "hybrid_pd_split")]
-    pub policy: Policy,
-    /// How linear layers are executed
-    #[arg(long, value_enum, default_value = "masked")]
-    pub protocol: Protocol,
-    /// How the evaluator holds the weights of direct
-    #[arg(long, value_enum, default_value = "auto")]
-    pub residency: Residency,
-    /// Precision of the weights
-    #[arg(long, value_enum, default_value = "w8")]
-    pub weights: Weights,
-    /// Positions of the prompt, which a decode step finds in its cache
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
-    pub positions: u32,
-    /// Threads of each daemon [default: as many as the machine has]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub threads: Option<u32>,
-    /// Let groups stay in the enclave whose delegation is predicted slower
-    #[arg(long)]
-    pub allow_enclave: bool,
-    /// Measure costs although they are known from an earlier time
-    #[arg(long)]
-    pub recalibrate: bool,
-    /// Decode 16 tokens by the plan and show what they cost
-    #[arg(long)]
-    pub run: bool,
-    /// Pass on what the runtime writes to standard error
-    #[arg(short, long)]
-    pub verbose: bool,
-    /// Machine-readable output
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::attested::Failure;
+
 /// An error of the client. Each variant renders as one line that names the thing at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -38,6 +40,9 @@ pub enum Error {
     /// The runtime refused, or could not be reached.
     #[error("{0}")]
     Runtime(String),
+    /// The runtime did not prove what it is, or does not let us on.
+    #[error(transparent)]
+    Attestation(#[from] Failure),
     /// SIGINT or SIGTERM.
     #[error("interrupted")]
     Interrupted,
@@ -56,6 +61,19 @@ impl Error {
             Self::Usage(_) => 64,
             Self::Interrupted => 130,
             _ => 1,
+        }
+    }
+
+    /// Exit status of the commands that judge a runtime: 1 when the answer is no, 2 for a command line or file of this
+    /// side that is not as it must be, 3 when there is no answer, 130 when interrupted.
+    #[must_use]
+    pub fn verdict_code(&self) -> u8 {
+        match self {
+            Self::Attestation(failure) => failure.kind().exit_code(),
+            Self::Runtime(_) => 1,
+            Self::Usage(_) | Self::File { .. } => 2,
+            Self::Interrupted => 130,
+            Self::Platform(_) | Self::Fetch { .. } | Self::Daemon { .. } => 3,
         }
     }
 }

@@ -11,11 +11,13 @@ use proto::v1;
 use crate::cli::{GenerateArgs, Protocol};
 use crate::demo::{announce, echo};
 use crate::deployment::{Deployment, Setup, installed};
-use crate::inference::{Address, Completion, Runtime, request};
+use crate::inference::{Completion, Runtime, request};
 use crate::lanes::fill;
 use crate::progress::Progress;
 use crate::report::{Report, print};
 use crate::stop::Stop;
+use crate::trust::{Clock, Trust};
+use crate::way::{MutualTls, Way};
 use crate::{Error, model};
 
 /// A prompt beyond this is refused here; a runtime would refuse it as longer than any context.
@@ -27,19 +29,35 @@ const SYNTHETIC_PROMPT: &str = "The capital of France is";
 ///
 /// # Errors
 /// An unreadable or oversized prompt, whatever keeps the daemons from starting, the runtime's refusals.
-pub async fn run(args: &GenerateArgs, progress: &Arc<Progress>, stop: &Stop) -> Result<ExitCode, Error> {
-    let address = address(args)?;
+pub async fn run<W: Trust>(
+    args: &GenerateArgs,
+    progress: &Arc<Progress>,
+    stop: &Stop,
+    clock: &Clock,
+) -> Result<ExitCode, Error> {
+    let files = MutualTls { ca: args.ca.as_ref(), cert: args.cert.as_ref(), key: args.key.as_ref() };
+    let way = Way::<W>::of("--endpoint", args.endpoint.as_deref(), &files, &args.attested, clock)?;
     if let Some(shape) = &args.synthetic {
         model::synthetic(shape)?;
     }
-    if address.is_none() {
+    if matches!(way, Way::Here) {
         installed()?;
     }
     let prompt = prompt(args).await?;
     let mut deployment = None;
-    let (connection, description) = match &address {
-        Some(address) => {
-            let connection = Runtime::connect(address).await?;
+    let (mut connection, mut attestation) = (None, None);
+    match &way {
+        Way::MutualTls(address) => connection = Some(Runtime::connect(address).await?),
+        Way::Attested(attested) => {
+            progress.busy(format!("asking {} for evidence", attested.endpoint()));
+            connection = Some(attested.runtime().await?);
+            attestation = Some(W::LABEL);
+            progress.idle();
+        }
+        Way::Here => {}
+    }
+    let (connection, description) = match connection {
+        Some(connection) => {
             let description = connection.describe().await?;
             (connection, description)
         }
@@ -62,7 +80,8 @@ pub async fn run(args: &GenerateArgs, progress: &Arc<Progress>, stop: &Stop) -> 
     let answer = answer?;
     let timing = answer.timing;
     let description = v1::DescribeResponse { lanes: connection.lanes().await?, ..description };
-    let report = Report::new(answer, &description, None);
+    let mut report = Report::new(answer, &description, None);
+    report.attestation = attestation;
     if args.json {
         print(&format!("{}\n", report.to_json()))?;
     } else {
@@ -106,17 +125,6 @@ async fn ask(
     }
     progress.busy("the prompt on its way through the layers");
     connection.generate(request, |text| echo(text, args.json, progress)).await
-}
-
-/// The running runtime that was named, if one was.
-fn address(args: &GenerateArgs) -> Result<Option<Address>, Error> {
-    let Some(url) = &args.endpoint else { return Ok(None) };
-    let need = |file: &Option<std::path::PathBuf>, flag: &str| {
-        file.clone()
-            .ok_or_else(|| Error::Usage(format!("--endpoint needs {flag} FILE: runtimes speak mutual TLS only")))
-    };
-    let (ca, cert, key) = (need(&args.ca, "--ca")?, need(&args.cert, "--cert")?, need(&args.key, "--key")?);
-    Ok(Some(Address { url: url.clone(), ca, cert, key }))
 }
 
 /// The prompt from its flag, its file, or standard input; not empty, not absurdly long.

@@ -15,7 +15,7 @@ use crate::Error;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A runtime's address and the files of mutual TLS.
+/// A runtime's address and the files of mutual TLS. Attested connections are in [`crate::attested`].
 #[derive(Clone, Debug)]
 pub struct Address {
     /// `https://HOST:PORT`.
@@ -77,11 +77,21 @@ impl Runtime {
         Ok(Self { channel: endpoint(address)?.connect_lazy(), url: address.url.clone() })
     }
 
+    /// Over a channel that is made elsewhere; `url` names the runtime in errors.
+    pub(crate) fn over(channel: Channel, url: String) -> Self {
+        Self { channel, url }
+    }
+
     /// Whether grpc.health.v1 says that the runtime is serving.
     ///
     /// # Errors
     /// [`Error::Runtime`] when the question cannot be asked.
     pub async fn serving(&self) -> Result<bool, Error> {
+        Ok(self.health().await?)
+    }
+
+    /// [`Runtime::serving`], with the answer as it came.
+    pub(crate) async fn health(&self) -> Result<bool, tonic::Status> {
         let mut health = HealthClient::new(self.channel.clone());
         let answer = health.check(HealthCheckRequest { service: String::new() }).await?.into_inner();
         Ok(answer.status == ServingStatus::Serving as i32)

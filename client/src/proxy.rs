@@ -12,6 +12,7 @@ mod fields;
 mod gate;
 mod listener;
 mod metrics;
+mod passage;
 mod refusal;
 mod routes;
 mod shape;
@@ -31,18 +32,23 @@ use tokio::sync::watch;
 use crate::cli::{LocalArgs, Protocol, ProxyArgs};
 use crate::demo::announce;
 use crate::deployment::{Deployment, Setup, installed};
-use crate::inference::{Address, Runtime};
+use crate::inference::Runtime;
 use crate::lanes::fill;
 use crate::progress::Progress;
 use crate::stop::{Stop, signalled};
+use crate::trust::{Clock, Trust};
+use crate::way::{MutualTls, Way};
 use crate::{Error, model};
 use behind::Behind;
 use config::{Config, Door};
 use gate::Gate;
 use listener::TlsListener;
 use metrics::Metrics;
+use passage::{Keeper, Passage};
 use routes::{Shared, now, router};
 
+/// What clients are told of a runtime that is known by its certificate.
+const LOCAL: &str = "local";
 /// Lanes waited for before the first request, beside those of its prompt.
 const FIRST_ANSWER: u32 = 64;
 /// Lanes that a runtime started here keeps unless it is told otherwise.
@@ -56,20 +62,45 @@ const UPKEEP: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// Bad settings, a port that is taken, whatever keeps daemons from starting, and the death of one.
-pub async fn run(args: &ProxyArgs, progress: &Arc<Progress>, stop: &Stop) -> Result<ExitCode, Error> {
+pub async fn run<W: Trust>(
+    args: &ProxyArgs,
+    progress: &Arc<Progress>,
+    stop: &Stop,
+    clock: &Clock,
+) -> Result<ExitCode, Error> {
     let config = Config::load(args)?;
     let door = config.door(args.danger_plaintext)?;
+    let files = MutualTls { ca: args.ca.as_ref(), cert: args.cert.as_ref(), key: args.key.as_ref() };
+    let way = Way::<W>::of("--runtime", args.runtime.as_deref(), &files, &args.attested, clock)?;
     let end = Arc::new(End::listen(args.exit_with_parent));
     let serving = async {
         let listener = TcpListener::bind(door.address)
             .await
             .map_err(|error| Error::Platform(format!("listen on {}: {error}", door.address)))?;
-        let (runtime, deployment, name) = behind(args, progress, stop).await?;
+        let metrics = Metrics::new()?;
+        let attestation = if matches!(way, Way::Attested(_)) { W::LABEL } else { LOCAL };
+        let (passage, deployment, name) = match way {
+            Way::Attested(attested) => {
+                let keeper = Keeper {
+                    attested,
+                    every: config.reattest_time(),
+                    metrics: metrics.clone(),
+                    progress: progress.clone(),
+                };
+                (Passage::attested(keeper).await, None, String::new())
+            }
+            Way::MutualTls(address) => (Passage::fixed(Runtime::connect_lazy(&address)?), None, String::new()),
+            Way::Here => {
+                let (deployment, name) = started(args, progress, stop).await?;
+                (Passage::fixed(deployment.connection().clone()), Some(deployment), name)
+            }
+        };
         let names = vec![config.model.clone(), name];
         let shared = Arc::new(Shared {
             gate: Arc::new(Gate::new(&config)),
-            behind: Behind::watch(runtime, names, progress.clone()).await,
-            metrics: Metrics::new()?,
+            behind: Behind::watch(passage, names, progress.clone()).await,
+            attestation,
+            metrics,
             protocol: args.protocol.map(Into::into),
             started: now(),
             config,
@@ -105,21 +136,8 @@ pub async fn run(args: &ProxyArgs, progress: &Arc<Progress>, stop: &Stop) -> Res
     }
 }
 
-/// The runtime, running or started here, and the name its model was asked for by.
-async fn behind(
-    args: &ProxyArgs,
-    progress: &Arc<Progress>,
-    stop: &Stop,
-) -> Result<(Runtime, Option<Deployment>, String), Error> {
-    if let Some(url) = &args.runtime {
-        let need = |file: &Option<std::path::PathBuf>, flag: &str| {
-            let missing = || Error::Usage(format!("--runtime needs {flag} FILE: runtimes speak mutual TLS only"));
-            file.clone().ok_or_else(missing)
-        };
-        let (ca, cert, key) = (need(&args.ca, "--ca")?, need(&args.cert, "--cert")?, need(&args.key, "--key")?);
-        let runtime = Runtime::connect_lazy(&Address { url: url.clone(), ca, cert, key })?;
-        return Ok((runtime, None, String::new()));
-    }
+/// The runtime started here, and the name its model was asked for by.
+async fn started(args: &ProxyArgs, progress: &Arc<Progress>, stop: &Stop) -> Result<(Deployment, String), Error> {
     installed()?;
     let name = match (&args.synthetic, &args.model) {
         (Some(shape), _) => {
@@ -147,7 +165,7 @@ async fn behind(
     }
     // A path is no name.
     let name = if name.contains('/') { String::new() } else { name };
-    Ok((deployment.connection().clone(), Some(deployment), name))
+    Ok((deployment, name))
 }
 
 /// Starts to serve; the future inside ends when `quit` says so and the connections are done.

@@ -56,6 +56,9 @@ pub struct Report {
     pub lanes: Lanes,
     /// Decode steps by what their linear calls were; both 0 when no evaluator took part.
     pub tokens: Tokens,
+    /// What the runtime proved to be: `hardware`, or the banner of another world; absent where nothing was attested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attestation: Option<&'static str>,
     /// Whether an evaluator took part.
     #[serde(skip)]
     delegated: bool,
@@ -210,6 +213,7 @@ impl Report {
             },
             lanes: lanes.unwrap_or_default(),
             tokens: Tokens { masked: completion.masked_steps, direct: completion.direct_steps },
+            attestation: None,
             delegated,
             masked,
         }

@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::v1;
+use proto::v1::inference_client::InferenceClient;
 use tokio::sync::watch;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
 
-use super::refusal::Refusal;
+use super::passage::Passage;
+use super::refusal::{Refusal, Refused};
 use crate::Error;
-use crate::inference::Runtime;
 use crate::progress::Progress;
 
 /// Between two looks at the runtime.
@@ -16,24 +19,24 @@ const POLL: Duration = Duration::from_millis(500);
 /// A look takes milliseconds.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
 
-type State = Option<Arc<v1::DescribeResponse>>;
+type Description = Option<Arc<v1::DescribeResponse>>;
 
 /// A runtime that is looked at all the time.
 pub(super) struct Behind {
-    pub(super) runtime: Runtime,
-    state: watch::Receiver<State>,
+    passage: Passage,
+    description: watch::Receiver<Description>,
     /// Names of the model that the configuration and the command line give.
     names: Vec<String>,
 }
 
 impl Behind {
     /// Looks once and then keeps looking.
-    pub(super) async fn watch(runtime: Runtime, names: Vec<String>, progress: Arc<Progress>) -> Self {
-        let first = look(&runtime).await;
+    pub(super) async fn watch(passage: Passage, names: Vec<String>, progress: Arc<Progress>) -> Self {
+        let first = look(&passage).await;
         say(&progress, first.as_ref().map(|_| ()));
         let mut ready = first.is_ok();
-        let (tell, state) = watch::channel(first.ok());
-        let watched = runtime.clone();
+        let (tell, description) = watch::channel(first.ok());
+        let watched = passage.clone();
         tokio::spawn(async move {
             while !tell.is_closed() {
                 tokio::time::sleep(POLL).await;
@@ -45,15 +48,35 @@ impl Behind {
                 tell.send_replace(seen.ok());
             }
         });
-        Self { runtime, state, names }
+        Self { passage, description, names }
     }
 
     /// What is served now.
     ///
     /// # Errors
-    /// 503 while the runtime is not there, loads, or drains.
+    /// 503 while the runtime has not proved what it is, is not there, loads, or drains.
     pub(super) fn ready(&self) -> Result<Arc<v1::DescribeResponse>, Refusal> {
-        self.state.borrow().clone().ok_or_else(|| Refusal::unavailable("the runtime is not ready"))
+        self.passage.open()?;
+        self.description.borrow().clone().ok_or_else(|| Refusal::unavailable("the runtime is not ready"))
+    }
+
+    /// Asks the runtime, and once more on a new connection if it says that this one has to prove itself again.
+    ///
+    /// # Errors
+    /// The runtime's, or that the way to it is blocked.
+    pub(super) async fn ask<T, F: Future<Output = Result<T, Status>>>(
+        &self,
+        ask: impl Fn(InferenceClient<Channel>) -> F,
+    ) -> Result<T, Refused> {
+        let open = self.passage.open()?;
+        match ask(open.runtime.client()).await {
+            Err(status) if status.code() == Code::Unauthenticated && self.passage.attests() => {
+                self.passage.renew(open.number).await;
+                let open = self.passage.open()?;
+                Ok(ask(open.runtime.client()).await?)
+            }
+            answer => Ok(answer?),
+        }
     }
 
     /// The names that the model answers to, the one it is listed by first.
@@ -68,16 +91,27 @@ pub(super) fn plain(name: &str) -> String {
     name.split_whitespace().collect::<Vec<_>>().join("-").to_lowercase()
 }
 
-async fn look(runtime: &Runtime) -> Result<Arc<v1::DescribeResponse>, Error> {
+/// One look. A connection that is over is reported to the passage, which may make another one.
+async fn look(passage: &Passage) -> Result<Arc<v1::DescribeResponse>, Error> {
+    let open = passage.open().map_err(|refusal| Error::Runtime(refusal.message))?;
     let look = async {
-        if !runtime.serving().await? {
-            return Err(Error::Runtime("it says that it is not serving".into()));
+        if !open.runtime.health().await? {
+            return Err(Status::unavailable("it says that it is not serving"));
         }
-        runtime.describe().await.map(Arc::new)
+        Ok(Arc::new(open.runtime.client().describe(v1::DescribeRequest {}).await?.into_inner()))
     };
     match tokio::time::timeout(LOOK_LIMIT, look).await {
-        Ok(seen) => seen,
-        Err(_) => Err(Error::Runtime(format!("it has not answered for {} s", LOOK_LIMIT.as_secs()))),
+        Ok(Ok(seen)) => Ok(seen),
+        Ok(Err(status)) => {
+            if std::error::Error::source(&status).is_some() || status.code() == Code::Unauthenticated {
+                passage.lost(open.number);
+            }
+            Err(status.into())
+        }
+        Err(_) => {
+            passage.lost(open.number);
+            Err(Error::Runtime(format!("it has not answered for {} s", LOOK_LIMIT.as_secs())))
+        }
     }
 }
 

@@ -24,6 +24,7 @@ pub(super) struct Config {
     drain_seconds: u64,
     keep_alive_seconds: u64,
     long_run_seconds: u64,
+    reattest_seconds: u64,
     pub(super) obfuscation: bool,
     tls: Tls,
     #[serde(default)]
@@ -90,6 +91,7 @@ impl Config {
             ("max_concurrent", self.max_concurrent as u64, 1),
             ("request_seconds", self.request_seconds, 1),
             ("keep_alive_seconds", self.keep_alive_seconds, 1),
+            ("reattest_seconds", self.reattest_seconds, 1),
         ] {
             if value < least {
                 return Err(format!("{name} is {value}, allowed is {least} and up"));
@@ -153,6 +155,10 @@ impl Config {
         Duration::from_secs(self.keep_alive_seconds)
     }
 
+    pub(super) fn reattest_time(&self) -> Duration {
+        Duration::from_secs(self.reattest_seconds)
+    }
+
     pub(super) fn long_run(&self) -> Duration {
         Duration::from_secs(self.long_run_seconds)
     }
@@ -210,6 +216,7 @@ mod tests {
         let digest = "a".repeat(64);
         for (text, says) in [
             ("max_concurent = 3", "unknown field `max_concurent`"),
+            ("reattest_seconds = 0", "reattest_seconds is 0, allowed is 1 and up"),
             ("max_concurrent = 0", "max_concurrent is 0, allowed is 1 and up"),
             ("obfuscation = 1", "invalid type"),
             ("[[keys]]\nname = \"a\"\nsha256 = \"abc\"", "keys[0].sha256 of `a` is not 64 hexadecimal digits"),

@@ -1,12 +1,13 @@
 //! What the proxy counts. No label ever holds a prompt, a key or a name.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use metrics::{Counter, Gauge, Histogram, with_local_recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::Error;
+use crate::attested::Kind;
 
 /// How an answer ended; the values of `finished_reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,9 @@ pub(super) enum Ended {
 const ENDED: [(Ended, &str); 4] =
     [(Ended::Stop, "stop"), (Ended::Length, "length"), (Ended::Abort, "abort"), (Ended::Error, "error")];
 
+/// How an attestation went; the values of `outcome`. The first is success, the others are [`Kind`]'s.
+const ATTESTED: &str = "accepted";
+
 /// The proxy's instruments. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Metrics(Arc<Instruments>);
@@ -38,6 +42,11 @@ struct Instruments {
     latency: Histogram,
     prompt_tokens: Counter,
     generation_tokens: Counter,
+    accepted: Counter,
+    failed: Vec<Counter>,
+    blocked: Gauge,
+    since_accepted: Gauge,
+    last_accepted: Mutex<Option<Instant>>,
 }
 
 impl Metrics {
@@ -64,6 +73,14 @@ impl Metrics {
             latency: metrics::histogram!("bifrost_proxy_e2e_request_latency_seconds"),
             prompt_tokens: metrics::counter!("bifrost_proxy_prompt_tokens_total"),
             generation_tokens: metrics::counter!("bifrost_proxy_generation_tokens_total"),
+            accepted: metrics::counter!("bifrost_proxy_attestations_total", "outcome" => ATTESTED),
+            failed: Kind::ALL
+                .iter()
+                .map(|kind| metrics::counter!("bifrost_proxy_attestations_total", "outcome" => kind.name()))
+                .collect(),
+            blocked: metrics::gauge!("bifrost_proxy_attestation_blocked"),
+            since_accepted: metrics::gauge!("bifrost_proxy_attestation_age_seconds"),
+            last_accepted: Mutex::new(None),
         }))))
     }
 
@@ -101,8 +118,26 @@ impl Metrics {
         self.0.generation_tokens.increment(completion);
     }
 
+    /// An attestation went well, and requests may pass.
+    pub(super) fn accepted(&self, now: Instant) {
+        self.0.accepted.increment(1);
+        self.0.blocked.set(0.0);
+        *self.0.last_accepted.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    }
+
+    /// An attestation failed, and requests are blocked.
+    pub(super) fn blocked(&self, kind: Kind) {
+        let at = Kind::ALL.iter().position(|known| *known == kind).unwrap_or(0);
+        self.0.failed[at].increment(1);
+        self.0.blocked.set(1.0);
+    }
+
     /// Everything in Prometheus' text format.
     pub(super) fn render(&self) -> String {
+        let last = *self.0.last_accepted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = last {
+            self.0.since_accepted.set(last.elapsed().as_secs_f64());
+        }
         self.0.handle.run_upkeep();
         self.0.handle.render()
     }
@@ -145,6 +180,14 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
+        metrics.blocked(Kind::Rejected);
+        let text = metrics.render();
+        assert!(text.contains("bifrost_proxy_attestation_blocked 1"), "{text}");
+        assert!(text.contains("bifrost_proxy_attestations_total{outcome=\"rejected\"} 1"), "{text}");
+        metrics.accepted(Instant::now());
+        let text = metrics.render();
+        assert!(text.contains("bifrost_proxy_attestation_blocked 0"), "{text}");
+        assert!(text.contains("bifrost_proxy_attestations_total{outcome=\"accepted\"} 1"), "{text}");
         drop(running);
         assert!(metrics.render().contains("bifrost_proxy_num_requests_running 0"));
     }

@@ -19,6 +19,34 @@ pub(super) struct Refusal {
     no_retry: bool,
 }
 
+/// Why there is no answer: the runtime's status, or a refusal of this side.
+#[derive(Debug)]
+pub(super) enum Refused {
+    Status(tonic::Status),
+    Here(Refusal),
+}
+
+impl From<tonic::Status> for Refused {
+    fn from(status: tonic::Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self::Here(refusal)
+    }
+}
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Status(status) => Self::of_status(&status),
+            Refused::Here(refusal) => refusal,
+        }
+    }
+}
+
 const INVALID: &str = "invalid_request_error";
 /// Seconds until a runtime that is not ready is worth another question.
 const SOON: u64 = 2;
@@ -78,6 +106,11 @@ impl Refusal {
         Self { code: Some("unavailable"), retry_after: Some(SOON), ..base }
     }
 
+    /// 503 until the runtime has proved what it is.
+    pub(super) fn unattested(message: impl Into<String>) -> Self {
+        Self { code: Some("attestation_failed"), ..Self::unavailable(message) }
+    }
+
     pub(super) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
@@ -97,6 +130,17 @@ impl Refusal {
             Code::OutOfRange => Self::new(StatusCode::PAYLOAD_TOO_LARGE, INVALID, message),
             Code::ResourceExhausted => Self::busy(message),
             Code::Unavailable => Self::unavailable(message),
+            // The runtime's evidence of this connection is too old for it; a new connection is being made.
+            Code::Unauthenticated => Self::unattested(format!("the runtime asks for a new attestation: {message}")),
+            // The tenant's key is not held, expired or revoked.
+            Code::PermissionDenied => Self {
+                code: Some("key_refused"),
+                ..Self::new(
+                    StatusCode::FORBIDDEN,
+                    "permission_error",
+                    format!("the runtime refuses this proxy: {message}"),
+                )
+            },
             Code::DeadlineExceeded => {
                 Self { code: Some("timeout"), ..Self::new(StatusCode::GATEWAY_TIMEOUT, "server_error", message) }
             }
@@ -182,6 +226,8 @@ mod tests {
             (Status::invalid_argument("this model has no chat template; send a prompt"), 400, Some("messages"), None),
             (Status::resource_exhausted("the local queue is full"), 429, None, Some(1)),
             (Status::unavailable("the runtime is draining"), 503, None, Some(2)),
+            (Status::unauthenticated("evidence is older than an hour"), 503, None, Some(2)),
+            (Status::permission_denied("key k-1 is revoked"), 403, None, None),
             (Status::deadline_exceeded("the request's time is over"), 504, None, None),
             (Status::internal("a step panicked"), 500, None, None),
             (Status::failed_precondition("protocol"), 500, None, None),
@@ -190,6 +236,16 @@ mod tests {
             let found = (refusal.status.as_u16(), refusal.param.as_deref(), refusal.retry_after);
             assert_eq!(found, (code, param, retry), "{status:?}");
         }
+    }
+
+    #[test]
+    fn what_trust_refuses_has_codes_of_its_own() {
+        let code = |status: Status| Refusal::of_status(&status).body()["error"]["code"].clone();
+        assert_eq!(code(Status::unauthenticated("x")), "attestation_failed");
+        assert_eq!(code(Status::permission_denied("x")), "key_refused");
+        let blocked = Refusal::unattested("the runtime's evidence was rejected (td.debug_off)");
+        assert_eq!((blocked.status.as_u16(), blocked.retry_after), (503, Some(2)));
+        assert_eq!(blocked.body()["error"]["code"], "attestation_failed");
     }
 
     #[test]

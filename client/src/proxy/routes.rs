@@ -7,12 +7,14 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures::StreamExt;
 use proto::v1;
+use proto::v1::inference_client::InferenceClient;
 use serde_json::{Value, json};
+use tonic::transport::Channel;
 
 use super::ask::{Ask, model};
 use super::behind::{Behind, plain};
@@ -20,7 +22,7 @@ use super::config::Config;
 use super::fields::Fields;
 use super::gate::{Admission, Gate};
 use super::metrics::Metrics;
-use super::refusal::Refusal;
+use super::refusal::{Refusal, Refused};
 use super::shape::{End, Head};
 use super::sse::{self, Telling};
 use super::tokens::{Answers, Step};
@@ -35,6 +37,8 @@ pub(super) struct Shared {
     /// The protocol that every request names; none for the runtime's default.
     pub(super) protocol: Option<v1::Protocol>,
     pub(super) started: u64,
+    /// How the runtime is known: `local` by its certificate, else what it proves to be.
+    pub(super) attestation: &'static str,
 }
 
 type Parse = fn(&[u8], &[&str]) -> Result<Ask, Refusal>;
@@ -55,19 +59,21 @@ pub(super) fn router(shared: Arc<Shared>) -> Router {
         .route("/version", get(|| async { whole(&json!({"version": proto::VERSION})) }))
         .fallback(|| async { Refusal::no_such_path() })
         .method_not_allowed_fallback(|| async { Refusal::no_such_method() })
-        .layer(from_fn(numbered))
+        .layer(from_fn_with_state(shared.clone(), marked))
         .with_state(shared)
 }
 
-/// Gives every answer the client's `x-request-id`, or a new one.
-async fn numbered(request: Request, next: Next) -> Response {
+/// Gives every answer the client's `x-request-id`, or a new one, and says how the runtime is known.
+async fn marked(State(shared): Proxy, request: Request, next: Next) -> Response {
     const NAME: &str = "x-request-id";
+    const ATTESTATION: &str = "x-bifrost-attestation";
     let own = request.headers().get(NAME).filter(|id| id.len() <= 128).cloned();
     let id = own.or_else(|| HeaderValue::from_str(&format!("req-{}", random())).ok());
     let mut response = next.run(request).await;
     if let Some(id) = id {
         response.headers_mut().insert(NAME, id);
     }
+    response.headers_mut().insert(ATTESTATION, HeaderValue::from_static(shared.attestation));
     response
 }
 
@@ -119,8 +125,11 @@ async fn tokenize(State(shared): Proxy, request: Request) -> Result<Response, Re
     fields.only("add_generation_prompt", &[json!(true)])?;
     fields.finish("")?;
     let asked = v1::TokenizeRequest { input: Some(input) };
-    let told = shared.behind.runtime.client().tokenize(asked).await;
-    let told = told.map_err(|status| Refusal::of_status(&status))?.into_inner();
+    let ask = |mut client: InferenceClient<Channel>| {
+        let asked = asked.clone();
+        async move { client.tokenize(asked).await }
+    };
+    let told = shared.behind.ask(ask).await?.into_inner();
     let ids = told.token_ids.unwrap_or_default().ids;
     Ok(whole(&json!({"count": told.count, "max_model_len": told.context_length, "tokens": ids, "token_strs": null})))
 }
@@ -151,15 +160,14 @@ async fn generate(State(shared): Proxy, request: Request, parse: Parse) -> Resul
         created: now(),
         model: names.first().copied().unwrap_or_default().to_owned(),
     };
-    let (client, time) = (shared.behind.runtime.client(), shared.config.request_time());
-    let (began, long) = (Instant::now(), shared.config.long_run());
-    let refused = |status: tonic::Status| {
-        let refusal = Refusal::of_status(&status).after(began.elapsed(), long);
+    let (began, long, time) = (Instant::now(), shared.config.long_run(), shared.config.request_time());
+    let refused = |refused: Refused| {
+        let refusal = Refusal::from(refused).after(began.elapsed(), long);
         let of_chat = ask.shape == super::shape::Shape::Chat;
         let refusal = refusal.renamed("max_tokens", ask.max_tokens_name);
         if of_chat { refusal.renamed("prompt", "messages") } else { refusal.renamed("top_logprobs", "logprobs") }
     };
-    let answers = Answers::ask(&client, &ask, time, shared.metrics.clone(), admission).await.map_err(refused)?;
+    let answers = Answers::ask(&shared.behind, &ask, time, shared.metrics.clone(), admission).await.map_err(refused)?;
     if let Some(stream) = ask.stream {
         let telling = Telling {
             head,
@@ -171,7 +179,7 @@ async fn generate(State(shared): Proxy, request: Request, parse: Parse) -> Resul
         let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
         return Ok((headers, sse::body(answers, &ask, telling)).into_response());
     }
-    collected(answers, &ask, &head).await.map_err(refused)
+    collected(answers, &ask, &head).await.map_err(|status| refused(status.into()))
 }
 
 /// All answers in one piece. The client's leaving drops this, and with it the answers.

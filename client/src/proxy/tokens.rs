@@ -16,8 +16,10 @@ use tonic::transport::Channel;
 use tonic::{Request, Status};
 
 use super::ask::Ask;
+use super::behind::Behind;
 use super::gate::Admission;
 use super::metrics::{Ended, Metrics, Running};
+use super::refusal::Refused;
 
 /// Tokens of one request.
 #[derive(Default)]
@@ -73,18 +75,17 @@ impl Answers {
     /// Asks for all answers at once. Returns when the runtime has taken every one of them.
     ///
     /// # Errors
-    /// The runtime's, about the first answer it does not take; the others are cancelled.
+    /// The runtime's, about the first answer it does not take; the others are cancelled. Or that the way is blocked.
     pub(super) async fn ask(
-        client: &InferenceClient<Channel>,
+        behind: &Behind,
         ask: &Ask,
         time: Duration,
         metrics: Metrics,
         admission: Admission,
-    ) -> Result<Self, Status> {
+    ) -> Result<Self, Refused> {
         let began = Instant::now();
         let (running, tenant) = (metrics.running(), admission.tenant().parse::<MetadataValue<Ascii>>());
-        let open = |choice| {
-            let mut client = client.clone();
+        let open = |choice, mut client: InferenceClient<Channel>| {
             let mut request = Request::new(ask.request(choice));
             request.set_timeout(time);
             if let Ok(tenant) = &tenant {
@@ -97,7 +98,7 @@ impl Answers {
             }
         };
         let choices = ask.choices();
-        let opened = try_join_all((0..choices).map(open)).await;
+        let opened = behind.ask(|client| try_join_all((0..choices).map(|choice| open(choice, client.clone())))).await;
         let events = opened.inspect_err(|_| metrics.ended(Ended::Error, began.elapsed()))?;
         Ok(Self {
             events: events.into_iter().collect(),

@@ -53,6 +53,9 @@ impl Report {
             header.push("local".into());
         }
         rows.table.set_header(header);
+        if let Some(attestation) = self.attestation {
+            rows.row("attestation", attestation.to_owned(), "");
+        }
         if self.delegated {
             let prompt = if self.policy == Policy::HybridUnified.name() { "evaluator" } else { "enclave" };
             rows.row("prompt multiplied by", prompt.to_owned(), "enclave");

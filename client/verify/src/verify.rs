@@ -112,7 +112,7 @@ pub(crate) struct Examined {
     pub(crate) intel: Option<Claims>,
 }
 
-fn examine<D: Anchor>(case: &Case<'_>) -> Outcome<D> {
+pub(crate) fn examine<D: Anchor>(case: &Case<'_>) -> Outcome<D> {
     let Case { evidence, policy, .. } = *case;
     let tee = tee(evidence);
     let mut factors = vec![case.version(), sizes(evidence), platform(tee, policy)];

@@ -1,0 +1,70 @@
+//! Fetching collateral: four GETs of each endpoint, the first endpoint that has all of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use attest_verify::collateral::{
+    Answer, Answers, CollateralError, CollateralKey, MAX_PART, QuoteCollateralV3, assemble, dates, urls,
+};
+
+/// Short, so that an endpoint that is down does not hold up the next one.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// For one answer as a whole.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Asks the endpoints in their order. Blocks.
+///
+/// # Errors
+/// [`CollateralError`] with every endpoint and what it answered.
+pub fn fetch(key: &CollateralKey, endpoints: &[String]) -> Result<QuoteCollateralV3, CollateralError> {
+    let agent = agent();
+    let mut tried = Vec::new();
+    for endpoint in endpoints {
+        match from(&agent, endpoint, key) {
+            Ok(collateral) => return Ok(collateral),
+            Err(reason) => tried.push((endpoint.clone(), reason)),
+        }
+    }
+    Err(CollateralError { wanted: key.to_string(), tried })
+}
+
+fn from(agent: &ureq::Agent, endpoint: &str, key: &CollateralKey) -> Result<QuoteCollateralV3, String> {
+    let urls = urls(endpoint, key);
+    let answers = Answers {
+        tcb_info: get(agent, &urls.tcb_info)?,
+        qe_identity: get(agent, &urls.qe_identity)?,
+        pck_crl: get(agent, &urls.pck_crl)?,
+        root_ca_crl: get(agent, &urls.root_ca_crl)?,
+    };
+    let collateral = assemble(&answers).map_err(|error| error.to_string())?;
+    let found = dates(&collateral)?;
+    if found.fmspc == key.fmspc {
+        Ok(collateral)
+    } else {
+        Err(format!("tcb info is for FMSPC {}, expected {}", found.fmspc, key.fmspc))
+    }
+}
+
+fn get(agent: &ureq::Agent, url: &str) -> Result<Answer, String> {
+    let failed = |error: ureq::Error| format!("{url}: {error}");
+    let mut response = agent.get(url).call().map_err(failed)?;
+    let headers = response.headers().iter();
+    let headers =
+        headers.filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned()))).collect();
+    let body = response.body_mut().with_config().limit(MAX_PART as u64).read_to_vec().map_err(failed)?;
+    Ok(Answer { body, headers })
+}
+
+fn agent() -> ureq::Agent {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    ureq::Agent::new_with_config(
+        ureq::Agent::config_builder()
+            .timeout_resolve(Some(CONNECT_TIMEOUT))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_global(Some(ANSWER_TIMEOUT))
+            // Issuer chains are in headers.
+            .max_response_header_size(256 << 10)
+            .tls_config(ureq::tls::TlsConfig::builder().unversioned_rustls_crypto_provider(provider).build())
+            .build(),
+    )
+}
