@@ -1,6 +1,7 @@
 //! Configuration: commented TOML compiled in as the defaults, a file over it, environment over that, few flags.
 
 use crate::Error;
+use identity::Pins;
 use serde::{Deserialize, Deserializer};
 use std::{
     net::SocketAddr,
@@ -61,6 +62,8 @@ pub enum Transport {
         key: PathBuf,
         /// The CA that signs the certificates of runtimes.
         client_ca: PathBuf,
+        /// The keys of those that are let in; none for all of the CA.
+        pins: Pins,
     },
     /// Nothing, on a loopback address.
     DangerPlaintext,
@@ -74,6 +77,7 @@ struct Written {
     tls_cert: PathBuf,
     tls_key: PathBuf,
     tls_client_ca: PathBuf,
+    tls_client_pins: String,
     danger_plaintext: bool,
     backend: BackendKind,
     threads: usize,
@@ -157,7 +161,9 @@ impl Written {
                     return bad(format!("{name} is not set; mutual TLS needs tls_cert, tls_key and tls_client_ca"));
                 }
             }
-            Transport::MutualTls { cert: self.tls_cert, key: self.tls_key, client_ca: self.tls_client_ca }
+            let pins = Pins::parse("tls_client_pins", &self.tls_client_pins);
+            let pins = pins.map_err(|e| Error::Config(e.to_string()))?;
+            Transport::MutualTls { cert: self.tls_cert, key: self.tls_key, client_ca: self.tls_client_ca, pins }
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         if self.threads > 1024 {
