@@ -8,9 +8,11 @@ use proto::v1;
 use crate::model::DEFAULT;
 
 mod bench;
+mod pki;
 mod values;
 
 pub use bench::{BenchCommand, DecodeArgs, OpsArgs, OutputArgs, ServeArgs};
+pub use pki::{InitArgs, IssueArgs, LinkRole, PkiCommand, RequestArgs, ShowArgs};
 pub use values::{Policy, Protocol, Residency, Weights};
 use values::{number, size};
 
@@ -37,6 +39,9 @@ pub enum Command {
     /// Measure: load on an endpoint, protocols and policies against each other
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Make certificates for the link between runtime and evaluator, offline
+    #[command(subcommand)]
+    Pki(PkiCommand),
     /// Fetch and inspect models
     #[command(subcommand)]
     Model(ModelCommand),

@@ -17,6 +17,7 @@ pub mod generate;
 pub mod inference;
 pub mod lanes;
 pub mod model;
+pub mod pki;
 pub mod plan;
 pub mod progress;
 pub mod proxy;

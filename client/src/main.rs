@@ -10,7 +10,7 @@ use clap::Parser;
 use client::cli::{BenchCommand, Cli, Command, ModelCommand};
 use client::progress::Progress;
 use client::stop::{Stop, signalled};
-use client::{Error, bench, demo, generate, model, plan, proxy, top};
+use client::{Error, bench, demo, generate, model, pki, plan, proxy, top};
 
 /// Exit status for a bad command line (sysexits `EX_USAGE`).
 const USAGE: u8 = 64;
@@ -51,6 +51,7 @@ async fn run(command: &Command, progress: &Arc<Progress>, stop: &Stop) -> Result
         Command::Generate(args) => generate::run(args, progress, stop).await,
         Command::Proxy(args) => proxy::run(args, progress, stop).await,
         Command::Top(args) => top::run(args).await,
+        Command::Pki(command) => pki::run(command),
         Command::Bench(BenchCommand::Serve(args)) => bench::serve::run(args, progress, stop).await,
         Command::Bench(BenchCommand::Decode(args)) => bench::decode::run(args, progress, stop).await,
         Command::Bench(BenchCommand::Ops(args)) => bench::ops::run(args, progress, stop).await,

@@ -149,6 +149,9 @@ impl Written {
         let bad = |what: String| Err(Error::Config(what));
         let listen = address("listen", &self.listen)?;
         let transport = if self.danger_plaintext {
+            if !self.tls_client_pins.trim().is_empty() {
+                return bad("tls_client_pins is set together with danger_plaintext; choose one".into());
+            }
             if !listen.ip().is_loopback() {
                 return bad(format!("danger_plaintext is only accepted on a loopback address, listen is {listen}"));
             }

@@ -30,6 +30,7 @@ pub async fn serve(config: &Config, exit_with_parent: bool) -> Result<(), Error>
     let wanted = config::address("listen", &config.listen)?;
     let tls = tls::server(&config.tls, wanted)?;
     let evaluators = config.evaluators()?;
+    config.authorities_apart(wanted)?;
     let encrypted = tls.is_some();
     let mut server = server();
     if let Some(tls) = tls {
