@@ -116,3 +116,56 @@ impl Rotation {
 
 /// How often the files' times are looked at.
 const EVERY: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, KeyPair};
+    use std::{os::unix::fs::PermissionsExt, path::Path};
+
+    /// Writes a new certificate, key and authority (itself), and returns the certificate's pin.
+    fn write(dir: &Path) -> String {
+        let key = KeyPair::generate().unwrap();
+        let made = CertificateParams::new(vec!["localhost".into()]).unwrap().self_signed(&key).unwrap();
+        for (name, text) in [("cert.pem", made.pem()), ("key.pem", key.serialize_pem()), ("ca.pem", made.pem())] {
+            std::fs::write(dir.join(name), text).unwrap();
+            std::fs::set_permissions(dir.join(name), std::fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        identity::Pin::of(made.der()).unwrap().to_string()
+    }
+
+    fn load(dir: &Path) -> Result<Config, Error> {
+        let path = |name: &str| dir.join(name).display().to_string();
+        let flags = [("tls_cert", path("cert.pem")), ("tls_key", path("key.pem")), ("tls_client_ca", path("ca.pem"))];
+        Config::load(Some(&dir.join("e.toml")), std::iter::empty(), &flags)
+    }
+
+    #[test]
+    fn changed_files_are_taken_unasked_and_bad_ones_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().to_owned();
+        std::fs::write(at.join("e.toml"), "").unwrap();
+        let first = write(&at);
+        let door = door(&load(&at).unwrap().transport).unwrap().unwrap();
+        let source = at.clone();
+        let mut rotation = Rotation::new(door.clone(), Box::new(move || load(&source)), Some(at.join("e.toml")));
+        rotation.look(false);
+        assert!(door.summary().contains(&first));
+        let second = write(&at);
+        rotation.look(false);
+        assert!(door.summary().contains(&second) && !door.is_stale(), "{}", door.summary());
+        std::fs::write(at.join("key.pem"), "half of a").unwrap();
+        rotation.look(false);
+        assert!(door.summary().contains(&second) && rotation.trouble.is_some());
+        let third = write(&at);
+        rotation.look(false);
+        assert!(door.summary().contains(&third) && rotation.trouble.is_none(), "{}", door.summary());
+        // The pins are in the configuration file.
+        std::fs::write(at.join("e.toml"), format!("tls_client_pins = \"{first}, {second}\"")).unwrap();
+        rotation.look(false);
+        assert!(door.summary().contains("2 pinned"), "{}", door.summary());
+        std::fs::write(at.join("e.toml"), "tls_client_pins = \"all\"").unwrap();
+        rotation.look(true);
+        assert!(door.summary().contains("2 pinned") && rotation.trouble.as_ref().unwrap().contains("tls_client_pins"));
+    }
+}
