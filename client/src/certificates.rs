@@ -65,7 +65,8 @@ impl Certificates {
             .permissions(Permissions::from_mode(0o700))
             .tempdir()
             .map_err(|error| Error::Platform(format!("no private temporary directory: {error}")))?;
-        write_all(dir.path(), names).map_err(|reason| Error::Platform(format!("certificates for this run: {reason}")))?;
+        write_all(dir.path(), names)
+            .map_err(|reason| Error::Platform(format!("certificates for this run: {reason}")))?;
         Ok(Self { dir })
     }
 
@@ -106,7 +107,8 @@ fn write_all(dir: &Path, names: &[&str]) -> Result<(), String> {
     let issuer = Issuer::new(authority, authority_key);
 
     for role in Role::ALL {
-        let mut leaf = CertificateParams::new(names.iter().map(|n| (*n).into()).collect::<Vec<String>>()).map_err(explain)?;
+        let mut leaf =
+            CertificateParams::new(names.iter().map(|n| (*n).into()).collect::<Vec<String>>()).map_err(explain)?;
         leaf.distinguished_name.push(DnType::CommonName, format!("bifrost {}", role.name()));
         leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];

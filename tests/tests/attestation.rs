@@ -142,7 +142,8 @@ impl Field {
 
     fn generate(&self, url: &str, key: &Path, prompt: &str) -> Ended {
         let key = key.display().to_string();
-        let args = ["generate", "--endpoint", url, "--tenant-key", &key, "--prompt", prompt, "--max-tokens", "24", "--json"];
+        let args =
+            ["generate", "--endpoint", url, "--tenant-key", &key, "--prompt", prompt, "--max-tokens", "24", "--json"];
         self.attested(&args)
     }
 
@@ -181,7 +182,8 @@ struct Capture {
 
 impl Capture {
     fn of(hosts: &Hosts, link: &str, dir: &Path) -> anyhow::Result<Self> {
-        let (file, script) = (dir.join(format!("{link}.frames")), Path::new(env!("CARGO_MANIFEST_DIR")).join("sdk/capture.py"));
+        let (file, script) =
+            (dir.join(format!("{link}.frames")), Path::new(env!("CARGO_MANIFEST_DIR")).join("sdk/capture.py"));
         let mut command = hosts.command(Host::Runtime, "python3");
         let mut child =
             command.arg(script).arg(link).arg(&file).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -254,7 +256,11 @@ async fn from_locked_to_chat_rotation_expiry_revocation_and_restart() -> anyhow:
     // Policies that fit something else, and a runtime that is another process than the one looked at.
     type Change = fn(String) -> String;
     let changes: [(&str, Change, &str); 4] = [
-        ("another model", |t| t.replace("model_digest = [\"", "model_digest = [\"00").replace("00\"]", "\"]"), "policy"),
+        (
+            "another model",
+            |t| t.replace("model_digest = [\"", "model_digest = [\"00").replace("00\"]", "\"]"),
+            "policy",
+        ),
         ("another machine", |t| t.replacen("mr_td = \"4", "mr_td = \"5", 1), "mr.td"),
         ("higher floor", |t| t.replace("min_eval_data_number = 1", "min_eval_data_number = 99"), "eval_number"),
         ("typo", |t| t.replace("rtmr3 =", "rtmr4 ="), "rtmr4"),
@@ -312,9 +318,9 @@ async fn from_locked_to_chat_rotation_expiry_revocation_and_restart() -> anyhow:
     let brief = field.world.keygen("brief", "k1");
     let ends = now() + 3;
     let text_of_key = fs::read_to_string(&brief)?;
-    let lines = text_of_key.lines().map(|l| {
-        if l.starts_with("expires_at") { format!("expires_at = {ends}") } else { l.to_owned() }
-    });
+    let lines = text_of_key
+        .lines()
+        .map(|l| if l.starts_with("expires_at") { format!("expires_at = {ends}") } else { l.to_owned() });
     fs::write(&brief, lines.collect::<Vec<_>>().join("\n") + "\n")?;
     assert_eq!(field.release(&url, &brief, &[]).code, Some(0));
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -430,9 +436,16 @@ fn sdk(field: &Field, port: u16, dir: &Path) -> anyhow::Result<()> {
     let venv = dir.join("venv");
     let quiet = |command: &mut std::process::Command| command.output().is_ok_and(|o| o.status.success());
     let installed = quiet(std::process::Command::new("python3").args(["-m", "venv"]).arg(&venv))
-        && quiet(std::process::Command::new(venv.join("bin/python")).args(
-            ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "openai==3.57.0"],
-        ));
+        && quiet(std::process::Command::new(venv.join("bin/python")).args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--retries",
+            "1",
+            "openai==3.57.0",
+        ]));
     if !installed {
         let line = "SKIPPED the openai package in attestation.rs: it cannot be had here\n";
         let _ = std::io::stderr().write_all(line.as_bytes());
@@ -460,5 +473,9 @@ fn embeddings(model: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
     let bytes = fs::read(model)?;
     // Rows of 16 bytes from the last third of the file, where its tensors are.
     let from = bytes.len() / 3 * 2;
-    Ok(bytes[from..].chunks_exact(4096).map(|chunk| chunk[..32].to_vec()).filter(|c| hex(c) != "00".repeat(32)).collect())
+    Ok(bytes[from..]
+        .chunks_exact(4096)
+        .map(|chunk| chunk[..32].to_vec())
+        .filter(|c| hex(c) != "00".repeat(32))
+        .collect())
 }

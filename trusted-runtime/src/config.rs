@@ -1,5 +1,6 @@
 //! Configuration in four layers: the commented defaults compiled in, a file, the environment, flags.
 
+mod evaluator;
 mod layers;
 
 use crate::{
@@ -17,7 +18,6 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use zeroize::Zeroizing;
 
 /// Everything that `trusted-runtime serve` can be told; see `deploy/trusted-runtime.toml`.
 #[derive(Clone, Debug, Deserialize)]
@@ -138,6 +138,7 @@ pub struct EvaluatorSection {
     pub ca: String,
     pub cert: String,
     pub key: String,
+    pub pins: String,
     pub danger_plaintext: bool,
     pub retry_for_seconds: u32,
     pub deadline_seconds: NonZeroU32,
@@ -283,13 +284,10 @@ impl Config {
     fn reaching(&self, names: &[String]) -> Result<EvaluatorConfig, Error> {
         let e = &self.evaluator;
         let (endpoint, others) = names.split_first().map_or_else(Default::default, |(a, b)| (a.clone(), b.to_vec()));
-        let pem = |field: &str, path: &str| if path.is_empty() { Ok(Vec::new()) } else { read(field, path) };
         let config = EvaluatorConfig {
             endpoint,
             others,
-            ca: pem("evaluator.ca", &e.ca)?,
-            cert: pem("evaluator.cert", &e.cert)?,
-            key: Zeroizing::new(pem("evaluator.key", &e.key)?),
+            caller: e.caller()?,
             danger_plaintext: e.danger_plaintext,
             retry_for: Duration::from_secs(e.retry_for_seconds.into()),
             deadline: Duration::from_secs(e.deadline_seconds.get().into()),

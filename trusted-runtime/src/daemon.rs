@@ -152,6 +152,9 @@ struct Flags {
     /// evaluator.key
     #[arg(long, value_name = "PEM")]
     evaluator_key: Option<String>,
+    /// evaluator.pins
+    #[arg(long, value_name = "HEX")]
+    evaluator_pins: Option<String>,
     /// evaluator.danger_plaintext: no TLS towards the evaluator, loopback only
     #[arg(long)]
     evaluator_danger_plaintext: bool,
@@ -205,6 +208,7 @@ impl Flags {
             ("evaluator.ca", &self.evaluator_ca),
             ("evaluator.cert", &self.evaluator_cert),
             ("evaluator.key", &self.evaluator_key),
+            ("evaluator.pins", &self.evaluator_pins),
             ("evaluator.residency", &self.residency),
             ("evaluator.retry_for_seconds", &self.retry_for),
             ("pool.lanes", &self.lanes),

@@ -45,6 +45,7 @@ pub async fn serve<W: World>(config: &Config, start: Start) -> Result<(), Error>
     harden(!start.local);
     let door = if start.local { Door::local(config, wanted)? } else { Door::attested::<W>(config, wanted).await? };
     let evaluators = config.evaluators()?;
+    config.authorities_apart(wanted)?;
     let (listener, address) = listen("listen", wanted).await?;
     let metrics = Metrics::new()?;
     serve_metrics(config, &metrics).await?;

@@ -1,10 +1,10 @@
 //! The world of simulated hardware, as the runtime and the client see it.
 
-use attest_verify::Anchor;
 use attest::{
     Domain,
     source::{Source, SourceError},
 };
+use attest_verify::Anchor;
 use client::trust::Trust;
 use proto::v1::RuntimeEvent;
 use simulator::{Authority, Platform, Simulated, SimulatedTdx, TdReport};
