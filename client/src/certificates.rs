@@ -52,12 +52,21 @@ impl Certificates {
     /// # Errors
     /// [`Error::Platform`] when the temporary directory or a file cannot be written, or a key cannot be made.
     pub fn issue() -> Result<Self, Error> {
+        Self::issue_for(&["localhost", "127.0.0.1"])
+    }
+
+    /// The same for these names and addresses.
+    ///
+    /// # Errors
+    /// As [`Certificates::issue`].
+    pub fn issue_for(names: &[&str]) -> Result<Self, Error> {
         let dir = tempfile::Builder::new()
             .prefix("bifrost-")
             .permissions(Permissions::from_mode(0o700))
             .tempdir()
             .map_err(|error| Error::Platform(format!("no private temporary directory: {error}")))?;
-        write_all(dir.path()).map_err(|reason| Error::Platform(format!("certificates for this run: {reason}")))?;
+        write_all(dir.path(), names)
+            .map_err(|reason| Error::Platform(format!("certificates for this run: {reason}")))?;
         Ok(Self { dir })
     }
 
@@ -86,7 +95,7 @@ impl Certificates {
     }
 }
 
-fn write_all(dir: &Path) -> Result<(), String> {
+fn write_all(dir: &Path, names: &[&str]) -> Result<(), String> {
     let explain = |error: rcgen::Error| error.to_string();
 
     let mut authority = CertificateParams::new(Vec::new()).map_err(explain)?;
@@ -98,7 +107,8 @@ fn write_all(dir: &Path) -> Result<(), String> {
     let issuer = Issuer::new(authority, authority_key);
 
     for role in Role::ALL {
-        let mut leaf = CertificateParams::new(vec!["localhost".into(), "127.0.0.1".into()]).map_err(explain)?;
+        let mut leaf =
+            CertificateParams::new(names.iter().map(|n| (*n).into()).collect::<Vec<String>>()).map_err(explain)?;
         leaf.distinguished_name.push(DnType::CommonName, format!("bifrost {}", role.name()));
         leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];

@@ -9,11 +9,13 @@ use crate::model::DEFAULT;
 
 mod bench;
 mod model;
+mod pki;
 mod trust;
 mod values;
 
 pub use bench::{BenchCommand, DecodeArgs, OpsArgs, OutputArgs, ServeArgs};
 pub use model::{FetchArgs, InspectArgs, ModelCommand, PlanArgs};
+pub use pki::{InitArgs, IssueArgs, LinkRole, PkiCommand, RequestArgs, ShowArgs};
 pub use trust::{
     AttestedArgs, CollateralCommand, CollateralFetchArgs, CollateralFileArgs, ExplainArgs, KeygenArgs, ReleaseKeyArgs,
     TrustArgs, VerifyArgs,
@@ -55,6 +57,9 @@ pub enum Command {
     /// Measure: load on an endpoint, protocols and policies against each other
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Make certificates for the link between runtime and evaluator, offline
+    #[command(subcommand)]
+    Pki(PkiCommand),
     /// Fetch and inspect models
     #[command(subcommand)]
     Model(ModelCommand),

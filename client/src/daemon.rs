@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use zeroize::Zeroizing;
 
 use crate::Error;
 
@@ -42,6 +43,8 @@ pub struct Launch {
     pub envs: Vec<(OsString, OsString)>,
     /// Sees every line of standard error; lines are kept for messages in any case.
     pub watch: Option<Watch>,
+    /// Whether it is a runtime in local mode: it gets `--local`, and a fresh key by its standard input.
+    pub local: bool,
 }
 
 /// A running (or dead) child. Dropping it ends it.
@@ -60,7 +63,7 @@ impl Daemon {
     /// # Errors
     /// [`Error::File`] when the program is missing (with the command that builds it) or cannot be executed.
     pub fn start(launch: Launch) -> Result<Self, Error> {
-        let Launch { program, args, port_file, envs, watch } = launch;
+        let Launch { program, args, port_file, envs, watch, local } = launch;
         let name = program.file_name().map_or_else(|| "daemon".into(), |name| name.to_string_lossy().into_owned());
         if !program.is_file() {
             return Err(Error::file(program, "no such program; build it with `cargo build --release`"));
@@ -71,6 +74,7 @@ impl Daemon {
             .arg("--port-file")
             .arg(&port_file)
             .arg("--exit-with-parent")
+            .args(local.then_some("--local"))
             .envs(envs)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -78,6 +82,12 @@ impl Daemon {
             .process_group(0)
             .spawn()
             .map_err(|error| Error::file(program, error))?;
+        if local {
+            let mut key = Zeroizing::new([0; 32]);
+            getrandom::fill(&mut *key).map_err(|error| Error::Platform(format!("no entropy: {error}")))?;
+            // One that has ended already explains itself.
+            let _ = child.stdin.as_mut().map(|stdin| stdin.write_all(key.as_slice()));
+        }
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let reader = child.stderr.take().map(|stderr| {
             let tail = Arc::clone(&tail);
@@ -262,6 +272,7 @@ mod tests {
             port_file: dir.join("port"),
             envs: Vec::new(),
             watch: None,
+            local: false,
         };
         Daemon::start(launch).unwrap()
     }
@@ -319,6 +330,7 @@ mod tests {
             port_file: "/nonexistent/port".into(),
             envs: Vec::new(),
             watch: None,
+            local: false,
         };
         let error = Daemon::start(launch).err().unwrap().to_string();
         assert!(error.contains("/nonexistent/gpu-evaluator") && error.contains("cargo build --release"), "{error}");

@@ -121,8 +121,9 @@ pub(crate) fn announce(deployment: &Deployment, protocol: Protocol, begin: Insta
 /// What backs the claim that the runtime is an enclave.
 fn attestation(kind: &str) -> String {
     match kind {
-        "development" => {
-            "DEVELOPMENT: no hardware vouches for this runtime; it protects nothing from this machine's owner".into()
+        "local" => {
+            "LOCAL: this command started the runtime and trusts it; nothing is protected from this machine's owner"
+                .into()
         }
         other => other.to_owned(),
     }

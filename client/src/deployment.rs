@@ -93,6 +93,7 @@ impl Deployment {
             port_file: certificates.dir().join(port_file),
             envs: vec![("NO_COLOR".into(), "1".into()), ("RUST_BACKTRACE".into(), "0".into())],
             watch: Some(watch(name, progress, setup.daemons.verbose, &complaint)),
+            local: name == RUNTIME,
         };
 
         progress.busy("starting the daemons");
@@ -308,6 +309,8 @@ fn watch(name: &'static str, progress: &Arc<Progress>, verbose: bool, complaint:
         match message(line) {
             // Announced in the client's own words, on every run.
             Some(("WARN", text)) if text.starts_with("attestation:") => {}
+            // All three have the authority of this run.
+            Some(("WARN", text)) if text.starts_with("loopback:") => {}
             Some(("WARN", text)) if text.starts_with(EVALUATOR_DOWN) => {
                 let reason = text.split_once("reason=").map_or(text, |(_, reason)| reason.trim_matches('"'));
                 *complaint.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), reason.to_owned()));

@@ -24,6 +24,7 @@ pub mod key;
 pub mod keygen;
 pub mod lanes;
 pub mod model;
+pub mod pki;
 pub mod plan;
 pub mod progress;
 pub mod proxy;

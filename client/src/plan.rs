@@ -77,6 +77,7 @@ fn launch(args: &PlanArgs, certificates: &Certificates) -> Result<Launch, Error>
         port_file: certificates.dir().join("evaluator.port"),
         envs: vec![("NO_COLOR".into(), "1".into()), ("RUST_BACKTRACE".into(), "0".into())],
         watch: None,
+        local: false,
     })
 }
 

@@ -201,6 +201,7 @@ fn serve(
     if let Some(path) = port_file {
         write_port(path, address.port())?;
     }
+    proto::readiness::ready();
     Ok(async move {
         let ended = match tls {
             Ok(listener) => axum::serve(listener, app).with_graceful_shutdown(quit).await,

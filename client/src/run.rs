@@ -11,7 +11,7 @@ use crate::cli::{BenchCommand, Cli, Command, ModelCommand};
 use crate::progress::Progress;
 use crate::stop::{Stop, signalled};
 use crate::trust::{Clock, Trust};
-use crate::{Error, bench, collateral, demo, explain, generate, keygen, model, plan, proxy, release, top, verify};
+use crate::{Error, bench, collateral, demo, explain, generate, keygen, model, pki, plan, proxy, release, top, verify};
 
 /// Exit status for a bad command line (sysexits `EX_USAGE`).
 const USAGE: u8 = 64;
@@ -73,6 +73,7 @@ async fn run<W: Trust>(
         Command::ReleaseKey(args) => release::command::run::<W>(args, progress, clock).await,
         Command::Collateral(command) => collateral::command::run::<W>(command, progress, clock).await,
         Command::Top(args) => top::run(args).await,
+        Command::Pki(command) => pki::run(command),
         Command::Bench(BenchCommand::Serve(args)) => bench::serve::run(args, progress, stop).await,
         Command::Bench(BenchCommand::Decode(args)) => bench::decode::run(args, progress, stop).await,
         Command::Bench(BenchCommand::Ops(args)) => bench::ops::run(args, progress, stop).await,

@@ -1,6 +1,7 @@
 //! Configuration: commented TOML compiled in as the defaults, a file over it, environment over that, few flags.
 
 use crate::Error;
+use identity::Pins;
 use serde::{Deserialize, Deserializer};
 use std::{
     net::SocketAddr,
@@ -61,6 +62,8 @@ pub enum Transport {
         key: PathBuf,
         /// The CA that signs the certificates of runtimes.
         client_ca: PathBuf,
+        /// The keys of those that are let in; none for all of the CA.
+        pins: Pins,
     },
     /// Nothing, on a loopback address.
     DangerPlaintext,
@@ -74,6 +77,7 @@ struct Written {
     tls_cert: PathBuf,
     tls_key: PathBuf,
     tls_client_ca: PathBuf,
+    tls_client_pins: String,
     danger_plaintext: bool,
     backend: BackendKind,
     threads: usize,
@@ -145,6 +149,9 @@ impl Written {
         let bad = |what: String| Err(Error::Config(what));
         let listen = address("listen", &self.listen)?;
         let transport = if self.danger_plaintext {
+            if !self.tls_client_pins.trim().is_empty() {
+                return bad("tls_client_pins is set together with danger_plaintext; choose one".into());
+            }
             if !listen.ip().is_loopback() {
                 return bad(format!("danger_plaintext is only accepted on a loopback address, listen is {listen}"));
             }
@@ -157,7 +164,9 @@ impl Written {
                     return bad(format!("{name} is not set; mutual TLS needs tls_cert, tls_key and tls_client_ca"));
                 }
             }
-            Transport::MutualTls { cert: self.tls_cert, key: self.tls_key, client_ca: self.tls_client_ca }
+            let pins = Pins::parse("tls_client_pins", &self.tls_client_pins);
+            let pins = pins.map_err(|e| Error::Config(e.to_string()))?;
+            Transport::MutualTls { cert: self.tls_cert, key: self.tls_key, client_ca: self.tls_client_ca, pins }
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         if self.threads > 1024 {

@@ -5,6 +5,7 @@ use gpu_evaluator::{
     Error, allocator,
     config::{Config, ENV_PREFIX},
     server,
+    tls::Reload,
 };
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
@@ -48,6 +49,9 @@ struct Flags {
     /// The CA that signs the certificates of runtimes, PEM
     #[arg(long, value_name = "PATH")]
     tls_client_ca: Option<String>,
+    /// SHA-256 pins of the keys of runtimes that are let in, with commas between them
+    #[arg(long, value_name = "HEX")]
+    tls_client_pins: Option<String>,
     /// No TLS and no authentication; loopback only
     #[arg(long)]
     danger_plaintext: bool,
@@ -106,12 +110,15 @@ fn run(flags: Flags) -> Result<(), Error> {
         ("tls_cert", flags.tls_cert),
         ("tls_key", flags.tls_key),
         ("tls_client_ca", flags.tls_client_ca),
+        ("tls_client_pins", flags.tls_client_pins),
         ("danger_plaintext", flags.danger_plaintext.then(|| "true".to_owned())),
     ]
     .into_iter()
     .filter_map(|(key, value)| value.map(|v| (key, v)))
     .collect();
     let config = Config::load(file.as_deref(), std::env::vars(), &settings)?;
+    let again = file.clone();
+    let reload: Reload = Box::new(move || Config::load(again.as_deref(), std::env::vars(), &settings));
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log)
         .map_err(|e| Error::Config(format!("log is {:?}: {e}", config.log)))?;
     let colours = std::io::stderr().is_terminal();
@@ -125,5 +132,5 @@ fn run(flags: Flags) -> Result<(), Error> {
         .enable_all()
         .build()
         .map_err(|e| Error::Platform(format!("runtime: {e}")))?
-        .block_on(server::run(config, flags.port_file.as_deref(), flags.exit_with_parent))
+        .block_on(server::run(config, (file, reload), flags.port_file.as_deref(), flags.exit_with_parent))
 }

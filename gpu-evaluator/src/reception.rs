@@ -4,13 +4,15 @@
 
 use crate::{Error, drain::Draining};
 use futures::{StreamExt, future::try_join_all};
-use std::{net::SocketAddr, time::Duration};
+use identity::Door;
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
     runtime::{Builder, Runtime},
     sync::mpsc,
     task::JoinHandle,
 };
+use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Router;
 
@@ -19,6 +21,8 @@ const LEAST: usize = 4;
 const MOST: usize = 16;
 /// Connections that may wait for their thread to take them.
 const BACKLOG: usize = 16;
+/// Handshakes that one thread has under way.
+const HANDSHAKES: usize = 1024;
 /// Pause after a connection that could not be accepted, e.g. for want of file descriptors.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -30,11 +34,12 @@ pub struct Reception {
 }
 
 impl Reception {
-    /// Starts the threads. They serve what `router` has until the daemon drains and their connections have ended.
+    /// Starts the threads. They serve what `router` has, behind `door` if there is one, until the daemon drains and their
+    /// connections have ended.
     ///
     /// # Errors
     /// [`Error::Platform`] if a thread cannot be started.
-    pub fn start(router: &Router, draining: &Draining) -> Result<Self, Error> {
+    pub fn start(router: &Router, door: Option<&Arc<Door>>, draining: &Draining) -> Result<Self, Error> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut reception = Self { runtimes: Vec::new(), serving: Vec::new(), connections: Vec::new() };
         for i in 0..cores.clamp(LEAST, MOST) {
@@ -47,9 +52,17 @@ impl Reception {
             let (sender, receiver) = mpsc::channel(BACKLOG);
             // Belongs to the runtime that polls it.
             let incoming = ReceiverStream::new(receiver).map(TcpStream::from_std);
-            let (router, mut draining) = (router.clone(), draining.clone());
+            let (router, door, mut draining) = (router.clone(), door.cloned(), draining.clone());
             let serving = runtime.spawn(async move {
-                router.serve_with_incoming_shutdown(incoming, async { draining.wait().await }).await
+                let end = async { draining.wait().await };
+                match door {
+                    None => router.serve_with_incoming_shutdown(incoming, end).await,
+                    Some(door) => {
+                        let handshakes = incoming.map(move |tcp| shake(door.clone(), tcp)).buffer_unordered(HANDSHAKES);
+                        let incoming = handshakes.filter_map(async |stream| stream.map(Ok::<_, std::io::Error>));
+                        router.serve_with_incoming_shutdown(Box::pin(incoming), end).await
+                    }
+                }
             });
             reception.runtimes.push(runtime);
             reception.serving.push(serving);
@@ -84,6 +97,23 @@ impl Drop for Reception {
         for runtime in self.runtimes.drain(..) {
             // What is still at work then was given up.
             runtime.shutdown_background();
+        }
+    }
+}
+
+/// Takes a connection through TLS, or says why it is not let in.
+async fn shake(door: Arc<Door>, tcp: std::io::Result<TcpStream>) -> Option<TlsStream<TcpStream>> {
+    let tcp = tcp.inspect_err(|e| tracing::warn!("a connection was lost before its handshake: {e}")).ok()?;
+    let peer = tcp.peer_addr().map_or_else(|_| "?".into(), |a| a.to_string());
+    match door.accept(tcp).await {
+        Ok(stream) => Some(stream),
+        Err(refused) if refused.identity => {
+            tracing::warn!(peer, reason = %refused, "a peer was not let in");
+            None
+        }
+        Err(refused) => {
+            tracing::debug!(peer, reason = %refused, "a peer was not let in");
+            None
         }
     }
 }

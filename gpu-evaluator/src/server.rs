@@ -5,7 +5,7 @@ use crate::{
     backend::Backend,
     bulk,
     cache::Cache,
-    config::{Config, Transport},
+    config::Config,
     drain::{self, Signals},
     executor::Executor,
     metrics,
@@ -16,10 +16,15 @@ use crate::{
     rings::Rings,
     service::{Parts, Service},
     team::Team,
-    tls,
+    tls::{self, Reload, Rotation},
 };
 use proto::v1::evaluator_server::EvaluatorServer;
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     net::TcpListener,
     sync::{Semaphore, oneshot},
@@ -35,16 +40,22 @@ const MAX_FRAME: u32 = 1 << 20;
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
 /// Runs until SIGTERM or SIGINT (or, `exit_with_parent`, the end of standard input) and then drains. `port_file`
-/// receives the port that was bound.
+/// receives the port that was bound. Certificates and pins are read again from the file and by the function in `source`.
 ///
 /// # Errors
 /// [`Error::Config`] for settings that cannot be used, [`Error::Platform`] for ports, files and threads.
-pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: bool) -> Result<(), Error> {
+pub async fn run(
+    config: Config,
+    source: (Option<PathBuf>, Reload),
+    port_file: Option<&Path>,
+    exit_with_parent: bool,
+) -> Result<(), Error> {
     let mut signals = Signals::watch(exit_with_parent)?;
     let rings = Rings::new()?;
     let backend = Backend::choose(config.backend)?;
     let cache = config.cache_dir.as_deref().map(Cache::open).transpose()?;
-    let mut server = server(&config)?;
+    let door = tls::door(&config.transport)?;
+    let mut server = server();
     let (drain, draining) = drain::flag();
     let (mut health, health_service) = tonic_health::server::health_reporter();
 
@@ -71,10 +82,11 @@ pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: boo
     let evaluator = EvaluatorServer::new(service).max_decoding_message_size(config.max_message);
     health.set_serving::<EvaluatorServer<Service>>().await;
     let router = server.add_service(health_service).add_service(evaluator);
-    let mut reception = Reception::start(&router, &draining)?;
+    let mut reception = Reception::start(&router, door.as_ref(), &draining)?;
     if let Some(path) = port_file {
         write_port(path, address)?;
     }
+    proto::readiness::ready();
     tracing::info!(
         version = proto::VERSION,
         backend = backend.name(),
@@ -83,8 +95,12 @@ pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: boo
         memory_budget = config.memory_budget,
         "listening on {address}"
     );
-    if config.transport == Transport::DangerPlaintext {
-        tracing::warn!("danger_plaintext: peers are neither authenticated nor encrypted");
+    match door {
+        None => tracing::warn!("danger_plaintext: peers are neither authenticated nor encrypted"),
+        Some(door) => {
+            tracing::info!("mutual TLS as {}", door.summary());
+            Rotation::new(door, source.1, source.0).start(draining.clone())?;
+        }
     }
 
     let patience = config.drain;
@@ -92,6 +108,7 @@ pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: boo
     let asked = async move {
         let name = signals.next().await;
         tracing::info!("{name}: draining, up to {} s", patience.as_secs());
+        proto::readiness::stopping();
         // Watchers are told first, then their streams end, or they would keep their connections open.
         health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
         health.set_not_serving::<EvaluatorServer<Service>>().await;
@@ -120,17 +137,13 @@ pub async fn run(config: Config, port_file: Option<&Path>, exit_with_parent: boo
 
 const SERVICE_NAME: &str = proto::v1::evaluator_server::SERVICE_NAME;
 
-fn server(config: &Config) -> Result<Server, Error> {
-    let server = Server::builder()
+fn server() -> Server {
+    Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_frame_size(MAX_FRAME)
         .http2_keepalive_interval(Some(KEEPALIVE))
-        .http2_keepalive_timeout(Some(KEEPALIVE));
-    match &config.transport {
-        Transport::DangerPlaintext => Ok(server),
-        Transport::MutualTls { cert, key, client_ca } => tls::mutual(server, cert, key, client_ca),
-    }
+        .http2_keepalive_timeout(Some(KEEPALIVE))
 }
 
 /// Writes the port by rename, so that whoever waits for the file never reads half of it.

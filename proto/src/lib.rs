@@ -1,9 +1,12 @@
 //! The contract between the three processes: messages and services, generated from `v1/*.proto`.
 //!
+//! What the processes tell their supervisor is here too ([`readiness`]).
+//!
 //! This crate knows no mathematics: ciphertexts are `bytes` whose format is `kernels::wire`.
 
 #![forbid(unsafe_code)]
 
+pub mod readiness;
 mod secret;
 
 pub use secret::SECRET;

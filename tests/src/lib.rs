@@ -6,6 +6,8 @@
 pub mod binaries;
 pub mod enclave;
 pub mod fixtures;
+pub mod hosts;
 pub mod http;
 pub mod meddler;
 pub mod stage;
+pub mod world;

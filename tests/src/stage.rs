@@ -191,7 +191,8 @@ impl Stage {
                 lines.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
             }
         });
-        let launch = Launch { program: binary(name), args, port_file, envs: Vec::new(), watch: Some(watch) };
+        let local = name == "trusted-runtime";
+        let launch = Launch { program: binary(name), args, port_file, envs: Vec::new(), watch: Some(watch), local };
         Ok((Daemon::start(launch)?, lines))
     }
 }

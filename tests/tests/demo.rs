@@ -69,7 +69,7 @@ fn object(args: &[&str]) -> Value {
     let out = binaries::run("bifrost", args);
     let log = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{args:?}: {}\n{log}", out.status);
-    assert!(log.contains("DEVELOPMENT"), "development attestation did not announce itself:\n{log}");
+    assert!(log.contains("LOCAL"), "local mode did not announce itself:\n{log}");
     let text = String::from_utf8(out.stdout).expect("UTF-8");
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("stdout is not one object: {e}\n{text}"))
 }

@@ -70,13 +70,14 @@ impl Graph {
 
 #[test]
 fn secret_keys_are_reached_by_the_runtime_alone() {
-    assert_eq!(Graph::read().reaching("trusted-he"), names(&["trusted-he", "trusted-runtime"]));
+    // `simulated` is the runtime on simulated hardware, for tests.
+    assert_eq!(Graph::read().reaching("trusted-he"), names(&["simulated", "trusted-he", "trusted-runtime"]));
 }
 
 #[test]
 fn cargo_tree_agrees_about_secret_keys() {
     let args = ["--workspace", "--all-features", "--edges=normal,build,dev", "--invert", "trusted-he"];
-    assert_eq!(cargo_tree(&args), names(&["trusted-he", "trusted-runtime"]));
+    assert_eq!(cargo_tree(&args), names(&["simulated", "trusted-he", "trusted-runtime"]));
 }
 
 #[test]
@@ -100,6 +101,40 @@ fn emulated_instructions_are_reached_by_nobody() {
     assert!(!root().join("kernels/build.rs").exists(), "a build script could set the emulation's cfg in kernels");
 }
 
+/// Bug reports 17 and 31: what pretends to be hardware is a crate that no production binary has, not a setting.
+#[test]
+fn bug_17_31_simulated_hardware_is_reached_by_tests_alone() {
+    assert_eq!(Graph::read().reaching("simulator"), names(&["e2e", "simulated", "simulator"]));
+    assert_eq!(Graph::read().reaching("simulated"), names(&["simulated"]));
+    let test = std::env::current_exe().expect("a test knows its own file");
+    let built = test.ancestors().nth(2).expect("target/PROFILE/deps/FILE");
+    let holds = |program: &str| {
+        let bytes = fs::read(built.join(program)).expect("cargo test --workspace builds every binary");
+        MARKS.map(|mark| bytes.windows(mark.len()).any(|w| w == mark.as_bytes()))
+    };
+    for program in ["bifrost", "trusted-runtime", "gpu-evaluator", "bifrost-quote-helper"] {
+        assert_eq!(holds(program), [false; 2], "{program} contains the simulator");
+    }
+    assert_eq!(holds("trusted-runtime-sim"), [true; 2], "the search finds what is there");
+}
+
+/// In every binary that has the simulator: its ALPN and its root.
+const MARKS: [&str; 2] = ["bifrost-simulated-attest/1", "bifrost-simulated/attest/v1"];
+
+/// Bug report 32, and what else has no place: withdrawn crates, and a switch of the verifier that is off.
+#[test]
+fn bug_32_no_crate_that_was_withdrawn() {
+    let graph = Graph::read();
+    for banned in ["bincode", "openssl-sys", "tdx-quote", "configfs-tsm", "mosaik"] {
+        assert!(!graph.0.contains_key(banned), "Cargo.lock has {banned}");
+    }
+    let verifier = toml(&root().join("Cargo.toml"))["workspace"]["dependencies"]["dcap-qvl"].clone();
+    assert_eq!(verifier["version"].as_str(), Some("=0.7.1"), "pinned: its API is young");
+    let lines = cargo_tree_lines(&["--package=attest-verify", "--all-features", "--edges=features"]);
+    assert!(lines.contains("dcap-qvl feature \"rustcrypto\""), "{lines}");
+    assert!(!lines.contains("danger-allow-tcb-override"), "the verifier may be overridden");
+}
+
 #[test]
 fn every_package_stays_on_its_side() {
     let graph = Graph::read();
@@ -108,6 +143,10 @@ fn every_package_stays_on_its_side() {
     graph.assert_apart("trusted-runtime", &["gpu-evaluator", "client"]);
     graph.assert_apart("trusted-he", &["proto", "tokio", "tonic", "prost", "hyper"]);
     graph.assert_apart("proto", &["kernels", "trusted-he", "trusted-runtime", "gpu-evaluator", "client"]);
+    // Verifying is the client's, evidence the enclave's; the accelerator has to do with neither.
+    graph.assert_apart("trusted-runtime", &["attest-verify"]);
+    graph.assert_apart("client", &["evidence"]);
+    graph.assert_apart("gpu-evaluator", &["attest", "attest-verify", "evidence"]);
 }
 
 /// Without a sampler nobody can make a key in `kernels`. Its tests may have one, and so may a build
@@ -179,6 +218,13 @@ fn the_lexer_sees_code_and_nothing_else() {
 
 /// The package names that `cargo tree` prints.
 fn cargo_tree(args: &[&str]) -> Names {
+    let text = cargo_tree_lines(args);
+    let names = text.lines().filter_map(|l| l.split(' ').next());
+    names.filter(|n| !n.is_empty()).map(str::to_owned).collect()
+}
+
+/// What `cargo tree` prints.
+fn cargo_tree_lines(args: &[&str]) -> String {
     let run = |how: &[&str]| {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
@@ -197,13 +243,7 @@ fn cargo_tree(args: &[&str]) -> Names {
     for how in ways {
         let out = run(how);
         if out.status.success() {
-            let text = String::from_utf8(out.stdout).expect("UTF-8");
-            return text
-                .lines()
-                .filter_map(|l| l.split(' ').next())
-                .filter(|n| !n.is_empty())
-                .map(str::to_owned)
-                .collect();
+            return String::from_utf8(out.stdout).expect("UTF-8");
         }
         complaint = String::from_utf8_lossy(&out.stderr).into_owned();
     }

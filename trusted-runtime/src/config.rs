@@ -1,5 +1,6 @@
 //! Configuration in four layers: the commented defaults compiled in, a file, the environment, flags.
 
+mod evaluator;
 mod layers;
 
 use crate::{
@@ -17,7 +18,6 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use zeroize::Zeroizing;
 
 /// Everything that `trusted-runtime serve` can be told; see `deploy/trusted-runtime.toml`.
 #[derive(Clone, Debug, Deserialize)]
@@ -33,9 +33,13 @@ pub struct Config {
     pub engine: EngineSection,
     pub hardening: HardeningSection,
     pub limits: LimitsSection,
+    pub attestation: AttestationSection,
     pub tls: TlsSection,
     pub evaluator: EvaluatorSection,
     pub pool: PoolSection,
+    /// SHA-256 of all settings but addresses and threads; clients may insist on it.
+    #[serde(skip)]
+    pub digest: [u8; 32],
 }
 
 /// `[model]`.
@@ -102,6 +106,18 @@ pub struct LimitsSection {
     pub max_request_bytes: NonZeroU32,
 }
 
+/// `[attestation]`.
+#[derive(Clone, Debug, Deserialize)]
+#[expect(missing_docs, reason = "documented in deploy/trusted-runtime.toml")]
+pub struct AttestationSection {
+    pub session_seconds: NonZeroU32,
+    pub tenants: String,
+    pub danger_listen_anywhere: bool,
+    /// Where evidence comes from.
+    #[serde(flatten)]
+    pub evidence: evidence::Settings,
+}
+
 /// `[tls]`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -122,6 +138,7 @@ pub struct EvaluatorSection {
     pub ca: String,
     pub cert: String,
     pub key: String,
+    pub pins: String,
     pub danger_plaintext: bool,
     pub retry_for_seconds: u32,
     pub deadline_seconds: NonZeroU32,
@@ -176,7 +193,8 @@ impl Config {
         for (path, value) in flags {
             layers.set(path, value, &format!("flag for {path}"))?;
         }
-        let config: Self = layers.finish()?;
+        let digest = layers.digest();
+        let config = Self { digest, ..layers.finish()? };
         config.check()?;
         Ok(config)
     }
@@ -266,13 +284,10 @@ impl Config {
     fn reaching(&self, names: &[String]) -> Result<EvaluatorConfig, Error> {
         let e = &self.evaluator;
         let (endpoint, others) = names.split_first().map_or_else(Default::default, |(a, b)| (a.clone(), b.to_vec()));
-        let pem = |field: &str, path: &str| if path.is_empty() { Ok(Vec::new()) } else { read(field, path) };
         let config = EvaluatorConfig {
             endpoint,
             others,
-            ca: pem("evaluator.ca", &e.ca)?,
-            cert: pem("evaluator.cert", &e.cert)?,
-            key: Zeroizing::new(pem("evaluator.key", &e.key)?),
+            caller: e.caller()?,
             danger_plaintext: e.danger_plaintext,
             retry_for: Duration::from_secs(e.retry_for_seconds.into()),
             deadline: Duration::from_secs(e.deadline_seconds.get().into()),

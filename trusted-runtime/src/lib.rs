@@ -5,11 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod attestation;
 pub mod bench_ops;
 pub mod config;
+pub mod daemon;
 pub mod engine;
 pub mod error;
 pub mod inspect;
+pub mod keys;
 pub mod linear;
 pub mod metrics;
 pub mod model;

@@ -41,6 +41,8 @@ const ENDED: [(Ended, &str); 6] = [
     (Ended::Failed, "failed"),
 ];
 
+const OUTCOMES: [&str; 2] = ["refused", "ok"];
+
 const CHECKS: [Check; 3] = [Check::Direct, Check::Bulk, Check::Online];
 
 impl From<Finish> for Ended {
@@ -87,6 +89,9 @@ struct Fixed {
     lanes: Gauge,
     starved: Counter,
     refill: Histogram,
+    attested: [Counter; 2],
+    released: [Counter; 2],
+    keys: Gauge,
 }
 
 impl Metrics {
@@ -122,6 +127,9 @@ impl Metrics {
             lanes: metrics::gauge!("bifrost_runtime_lanes_ready"),
             starved: metrics::counter!("bifrost_runtime_lanes_starved_total"),
             refill: metrics::histogram!("bifrost_runtime_lanes_refill_seconds"),
+            attested: OUTCOMES.map(|o| metrics::counter!("bifrost_runtime_attestations_total", "outcome" => o)),
+            released: OUTCOMES.map(|o| metrics::counter!("bifrost_runtime_key_releases_total", "outcome" => o)),
+            keys: metrics::gauge!("bifrost_runtime_keys_held"),
         });
         Ok(Self(Arc::new(Instruments { handle, recorder, fixed: instruments })))
     }
@@ -139,6 +147,21 @@ impl Metrics {
     pub fn token(&self, first: bool, seconds: f64) {
         self.0.fixed.tokens.increment(1);
         if first { self.0.fixed.ttft.record(seconds) } else { self.0.fixed.inter_token.record(seconds) }
+    }
+
+    /// A connection asked for evidence.
+    pub fn attested(&self, ok: bool) {
+        self.0.fixed.attested[usize::from(ok)].increment(1);
+    }
+
+    /// Somebody released a key.
+    pub fn released(&self, ok: bool) {
+        self.0.fixed.released[usize::from(ok)].increment(1);
+    }
+
+    /// How many keys are held.
+    pub fn keys(&self, count: usize) {
+        self.0.fixed.keys.set(count as f64);
     }
 
     /// Whether an evaluator is connected and holds the model.

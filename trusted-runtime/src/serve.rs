@@ -2,72 +2,165 @@
 
 mod build;
 mod delegated;
+mod door;
 
 use crate::{
     Error,
+    attestation::{Unlock, World, harden},
     config::{self, Config},
+    keys::{KeysService, Vault, hex, now},
+    linear::link::EvaluatorConfig,
     metrics::{self, Metrics},
-    service::{Served, Service, describe::ATTESTATION},
-    tls,
+    service::{Front, Served, Service},
 };
 use build::build;
-use proto::v1::inference_server::InferenceServer;
+use door::Door;
+use proto::v1::{inference_server::InferenceServer, keys_server::KeysServer};
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
     sync::watch,
 };
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Server, server::TcpIncoming};
+use tonic::transport::server::TcpIncoming;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-/// Serves until SIGTERM or SIGINT or, `exit_with_parent`, the end of standard input.
+/// How the process was started.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Start {
+    /// Ends with its standard input.
+    pub exit_with_parent: bool,
+    /// Trusts whoever started it, and attests nothing.
+    pub local: bool,
+}
+
+/// Serves until SIGTERM or SIGINT or, if so started, the end of standard input.
 ///
 /// # Errors
 /// [`Error::Config`], [`Error::Model`] or [`Error::Platform`] if the runtime cannot start.
-pub async fn serve(config: &Config, exit_with_parent: bool) -> Result<(), Error> {
+pub async fn serve<W: World>(config: &Config, start: Start) -> Result<(), Error> {
     let wanted = config::address("listen", &config.listen)?;
-    let tls = tls::server(&config.tls, wanted)?;
+    harden(!start.local);
+    let door = if start.local { Door::local(config, wanted)? } else { Door::attested::<W>(config, wanted).await? };
     let evaluators = config.evaluators()?;
-    let encrypted = tls.is_some();
-    let mut server = server();
-    if let Some(tls) = tls {
-        server = server.tls_config(tls).map_err(|e| Error::Config(format!("tls: {}", chain(&e))))?;
-    }
+    config.authorities_apart(wanted)?;
     let (listener, address) = listen("listen", wanted).await?;
     let metrics = Metrics::new()?;
     serve_metrics(config, &metrics).await?;
     tokio::spawn(metrics::upkeep(metrics.clone()));
 
-    let (draining, abort) = (CancellationToken::new(), CancellationToken::new());
-    let stop = stop_signal(exit_with_parent)?;
-    let built = build(config, evaluators, &metrics, &draining, &abort);
-    let served = tokio::select! {
-        served = built => Arc::new(served?),
-        () = draining.cancelled() => return Ok(()),
-        name = stop.clone().wait() => {
-            tracing::info!("{name} while loading: stopping");
-            return Ok(());
-        }
-    };
-    tracing::warn!(
-        "attestation: {ATTESTATION}; no hardware quote backs this process, so whoever runs this machine can read what it serves"
-    );
+    let life = Life { mode: if start.local { "local" } else { W::MODE }, ..Life::default() };
+    let stop = stop_signal(start.exit_with_parent || start.local)?;
+    let front = Arc::new(Front::new(door.vault(), life.draining.clone()));
     let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_serving::<InferenceServer<Service>>().await;
-    let inference = InferenceServer::new(Service(served.clone()))
+    // "" is serving as soon as there is a model.
+    health.set_service_status("", ServingStatus::NotServing).await;
+    let inference = InferenceServer::new(Service(front.clone()))
         .max_decoding_message_size(config.limits.max_request_bytes.get() as usize);
-    let router = server.add_service(health_service).add_service(inference);
-    announce(config, address, encrypted)?;
-    tokio::spawn(watch_evaluator(served.clone(), health.clone()));
+    let router = door.server()?.add_service(health_service).add_service(inference);
+    let unlock = door.vault().map(|(_, unlock)| unlock);
+    let loading = load(config, evaluators, unlock, (&metrics, &life), (&front, &health));
+    match door {
+        Door::Local { encrypted, .. } => {
+            let served = tokio::select! {
+                served = loading => served?,
+                name = stop.clone().wait() => {
+                    tracing::info!("{name} while loading: stopping");
+                    return Ok(());
+                }
+            };
+            tracing::warn!("attestation: LOCAL; whoever runs this machine can read what is served here");
+            announce(config, address, if encrypted { "mutual TLS" } else { PLAINTEXT })?;
+            tokio::spawn(watch_evaluator(served, health.clone()));
+            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+            let drain = life.drain(stop, config.drain_seconds, health.clone());
+            life.until(router.serve_with_incoming_shutdown(incoming, drain)).await
+        }
+        Door::Attested { accept, vault, unlock } => {
+            let keys = KeysService { vault: vault.clone(), unlock, metrics: metrics.clone() };
+            let router = router.add_service(KeysServer::new(keys).max_decoding_message_size(MAX_KEY_MESSAGE));
+            announce(config, address, "attestation; locked until a key is released")?;
+            let incoming = ReceiverStream::new(accept(listener, metrics.clone()));
+            tokio::spawn(expire(vault.clone(), front.clone(), metrics.clone()));
+            let drain = life.drain(stop, config.drain_seconds, health.clone());
+            let serving = life.until(router.serve_with_incoming_shutdown(incoming, drain));
+            let health = &health;
+            let loading = async {
+                vault.unlocked().await;
+                let served = loading.await?;
+                tokio::spawn(watch_evaluator(served, health.clone()));
+                std::future::pending::<Result<(), Error>>().await
+            };
+            tokio::select! {
+                end = serving => end,
+                failed = loading => failed,
+            }
+        }
+    }
+}
 
-    let drain = {
-        let (draining, abort) = (draining.clone(), abort.clone());
-        let seconds = config.drain_seconds;
+/// Loads the model, and begins to serve it.
+async fn load(
+    config: &Config,
+    evaluators: Vec<EvaluatorConfig>,
+    unlock: Option<Arc<Unlock>>,
+    (metrics, life): (&Metrics, &Life),
+    (front, health): (&Front, &HealthReporter),
+) -> Result<Arc<Served>, Error> {
+    let mut config = config.clone();
+    // Held until the model is loaded: the plaintext of an encrypted one.
+    let mut _plain = None;
+    if let Some(unlock) = unlock {
+        let attested = unlock.model_digest();
+        let (source, plain) = tokio::task::spawn_blocking(move || unlock.source())
+            .await
+            .map_err(|_| Error::Bug("decrypting the model panicked".into()))??;
+        if plain.is_none() && !source.starts_with("synthetic:") {
+            // What is loaded is what was attested, even if somebody changed the file in between.
+            config.model.sha256 = hex(&attested);
+        }
+        (config.model.source, _plain) = (source, plain);
+    }
+    let served = Arc::new(build(&config, evaluators, metrics, life).await?);
+    front.open(served.clone());
+    health.set_serving::<InferenceServer<Service>>().await;
+    health.set_service_status("", ServingStatus::Serving).await;
+    Ok(served)
+}
+
+/// Ends keys whose time is over, and forgets what was computed under keys that have ended.
+async fn expire(vault: Arc<Vault>, front: Arc<Front>, metrics: Metrics) {
+    let mut every = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        every.tick().await;
+        for held in vault.expire(now()) {
+            tracing::warn!(tenant = held.tenant, key_id = held.key_id, "a key has expired");
+        }
+        front.forget_ended();
+        metrics.keys(vault.count());
+    }
+}
+
+/// How the process ends.
+#[derive(Clone, Default)]
+struct Life {
+    draining: CancellationToken,
+    abort: CancellationToken,
+    answering: watch::Sender<usize>,
+    /// Which kind of attestation there is.
+    mode: &'static str,
+}
+
+impl Life {
+    /// Ends when the process shall; requests that run get `seconds` from then on.
+    fn drain(&self, stop: Stop, seconds: u32, health: HealthReporter) -> impl Future<Output = ()> + Send + 'static {
+        let Self { draining, abort, .. } = self.clone();
         async move {
             let name = stop.wait().await;
             tracing::info!("{name}: draining for up to {seconds} s");
+            proto::readiness::stopping();
             draining.cancel();
             health.set_service_status("", ServingStatus::NotServing).await;
             health.set_not_serving::<InferenceServer<Service>>().await;
@@ -76,28 +169,30 @@ pub async fn serve(config: &Config, exit_with_parent: bool) -> Result<(), Error>
                 abort.cancel();
             });
         }
-    };
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let serving = router.serve_with_incoming_shutdown(incoming, drain);
-    // An idle connection does not hold up the end: it is over when nothing is being answered.
-    let mut answering = served.answering.subscribe();
-    let quiet = async {
-        draining.cancelled().await;
-        let _ = answering.wait_for(|n| *n == 0).await;
-        tokio::time::sleep(GRACE).await;
-    };
-    let given_up = async {
-        abort.cancelled().await;
-        tokio::time::sleep(GRACE).await;
-    };
-    tokio::select! {
-        end = serving => end.map_err(|e| Error::Platform(format!("server: {}", chain(&e))))?,
-        () = quiet => {}
-        () = given_up => tracing::warn!("requests that still ran were given up"),
     }
-    abort.cancel();
-    tracing::info!("stopped");
-    Ok(())
+
+    /// Until the server has ended, or nothing is being answered any more, or requests were given up. An idle connection
+    /// does not hold up the end.
+    async fn until(&self, serving: impl Future<Output = Result<(), tonic::transport::Error>>) -> Result<(), Error> {
+        let mut answering = self.answering.subscribe();
+        let quiet = async {
+            self.draining.cancelled().await;
+            let _ = answering.wait_for(|n| *n == 0).await;
+            tokio::time::sleep(GRACE).await;
+        };
+        let given_up = async {
+            self.abort.cancelled().await;
+            tokio::time::sleep(GRACE).await;
+        };
+        tokio::select! {
+            end = serving => end.map_err(|e| Error::Platform(format!("server: {}", chain(&e))))?,
+            () = quiet => {}
+            () = given_up => tracing::warn!("requests that still ran were given up"),
+        }
+        self.abort.cancel();
+        tracing::info!("stopped");
+        Ok(())
+    }
 }
 
 /// Shows in metrics and health (service `evaluator`) whether an evaluator is connected and holds the model.
@@ -110,16 +205,6 @@ async fn watch_evaluator(served: Arc<Served>, health: HealthReporter) {
         let status = if connected { ServingStatus::Serving } else { ServingStatus::NotServing };
         health.set_service_status("evaluator", status).await;
     }
-}
-
-/// The gRPC server without its services. Large windows, because clients may be far; keep-alive, so that a
-/// client that vanished is noticed and its sequence cancelled.
-fn server() -> Server {
-    Server::builder()
-        .tcp_nodelay(true)
-        .http2_keepalive_interval(Some(Duration::from_secs(20)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(20)))
-        .max_concurrent_streams(MAX_STREAMS)
 }
 
 async fn listen(field: &str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
@@ -146,12 +231,13 @@ async fn serve_metrics(config: &Config, metrics: &Metrics) -> Result<(), Error> 
 }
 
 /// Tells people and the starting process where we are.
-fn announce(config: &Config, address: SocketAddr, encrypted: bool) -> Result<(), Error> {
-    if encrypted {
-        tracing::info!("serving on {address} with mutual TLS");
+fn announce(config: &Config, address: SocketAddr, with: &str) -> Result<(), Error> {
+    if with == PLAINTEXT {
+        tracing::warn!("serving on {address} {PLAINTEXT}");
     } else {
-        tracing::warn!("serving on {address} WITHOUT TLS (danger_plaintext)");
+        tracing::info!("serving on {address} with {with}");
     }
+    proto::readiness::ready();
     if config.port_file.is_empty() {
         return Ok(());
     }
@@ -203,7 +289,8 @@ fn chain(error: &dyn std::error::Error) -> String {
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// Streams per connection; the engine's queue is the real bound.
-const MAX_STREAMS: u32 = 256;
+const PLAINTEXT: &str = "WITHOUT TLS (danger_plaintext)";
+/// A released key, and the key of a model beside it.
+const MAX_KEY_MESSAGE: usize = 64 << 10;
 /// For the last answers to reach their clients.
 const GRACE: Duration = Duration::from_secs(1);

@@ -1,19 +1,18 @@
 //! The `Inference` gRPC service: requests are checked here, run by the engine, and told back as they go.
 
 pub mod describe;
+mod front;
 mod request;
 mod status;
 mod stop;
 
 use crate::{
     Error,
-    engine::{
-        Engine, Event, Finish, Policy, Protocol, Ticket, runner::ModelRunner, sampler::Logprobs, scheduler::Tenant,
-        timing::Timing,
-    },
+    engine::{Engine, Event, Finish, Policy, Protocol, Ticket, runner::ModelRunner, sampler::Logprobs, timing::Timing},
+    keys::Held,
     linear::Cost,
     metrics::{Ended, Metrics},
-    model::{ChatTemplate, Tokenizer},
+    model::{ChatTemplate, Tokenizer, kv::KvPool},
 };
 use describe::Description;
 use proto::v1::{self, inference_server::Inference};
@@ -27,6 +26,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 
+pub use front::Front;
 pub use status::status;
 
 /// What all requests share.
@@ -43,12 +43,12 @@ pub struct Served {
     pub limits: RequestLimits,
     /// Counters.
     pub metrics: Metrics,
-    /// Set when no further request is taken.
-    pub draining: CancellationToken,
     /// Set when requests that still run are given up.
     pub abort: CancellationToken,
     /// Requests that are being answered.
     pub answering: watch::Sender<usize>,
+    /// Keys and values of the engine, one pool a protocol.
+    pub pools: Vec<Arc<KvPool>>,
 }
 
 /// Sizes that requests are checked against.
@@ -72,7 +72,7 @@ pub struct RequestLimits {
 
 /// The service. Cheap to clone.
 #[derive(Clone)]
-pub struct Service(pub Arc<Served>);
+pub struct Service(pub Arc<Front>);
 
 #[tonic::async_trait]
 impl Inference for Service {
@@ -80,31 +80,25 @@ impl Inference for Service {
 
     #[tracing::instrument(name = "generate", skip_all)]
     async fn generate(&self, request: Request<v1::GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
-        let served = &self.0;
-        if served.draining.is_cancelled() {
-            return Err(Status::unavailable("the runtime is draining and takes no further requests"));
-        }
+        let (served, held) = self.0.admitted(&request)?;
         let time = client_timeout(request.metadata()).map_or(served.limits.max_time, |t| t.min(served.limits.max_time));
         let deadline = Instant::now() + time;
-        let tenant = request::tenant(&request);
-        let admitted = self.admit(request.into_inner(), tenant).await;
+        let tenant = request::tenant(&request, held.as_deref());
+        let admitted = admit(&served, request.into_inner(), tenant).await;
         let (ticket, started, stops) = admitted.map_err(|e| {
             served.metrics.ended(Ended::Refused, Cost::default());
             tracing::info!(kind = ?status(&e).code(), "request refused");
             status(&e)
         })?;
         let (out, stream) = mpsc::channel(EVENTS_IN_FLIGHT);
-        let teller = Teller::new(served.clone(), out, deadline);
+        let teller = Teller { _running: self.0.running(&served, held.as_ref()), served, held, out, deadline };
         tokio::spawn(teller.tell(ticket, started, stops));
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 
     #[tracing::instrument(name = "tokenize", skip_all)]
     async fn tokenize(&self, request: Request<v1::TokenizeRequest>) -> Result<Response<v1::TokenizeResponse>, Status> {
-        let served = self.0.clone();
-        if served.draining.is_cancelled() {
-            return Err(Status::unavailable("the runtime is draining and takes no further requests"));
-        }
+        let (served, _) = self.0.admitted(&request)?;
         let context_length = u32::try_from(served.limits.context).unwrap_or(u32::MAX);
         let tokens = tokio::task::spawn_blocking(move || request::tokens(request.into_inner(), &served));
         let tokens = tokens.await.map_err(|_| Status::internal("tokenizing panicked"))?.map_err(|e| status(&e))?;
@@ -113,52 +107,49 @@ impl Inference for Service {
         Ok(Response::new(v1::TokenizeResponse { token_ids, count, context_length }))
     }
 
-    async fn describe(&self, _: Request<v1::DescribeRequest>) -> Result<Response<v1::DescribeResponse>, Status> {
-        Ok(Response::new(self.0.description.response()))
+    async fn describe(&self, request: Request<v1::DescribeRequest>) -> Result<Response<v1::DescribeResponse>, Status> {
+        Ok(Response::new(self.0.admitted(&request)?.0.description.response()))
     }
 }
 
-impl Service {
-    /// Checks the request, off the network threads, and queues it.
-    async fn admit(
-        &self,
-        request: v1::GenerateRequest,
-        tenant: Tenant,
-    ) -> Result<(Ticket, v1::Started, StopMatcher), Error> {
-        let served = self.0.clone();
-        let policy = request::policy(request.policy, served.limits.default_policy)?;
-        let protocol = policy.protocol(request::protocol(request.protocol, served.limits.default_protocol)?);
-        served.engine.check_room(protocol, &tenant)?;
-        let admit = move || {
-            let (request, stop) = request::check(request, &served, policy, tenant)?;
-            let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
-            let started = v1::Started { prompt_tokens, protocol: describe::protocol(protocol).into() };
-            Ok((served.engine.submit(protocol, request)?, started, StopMatcher::new(stop)))
-        };
-        tokio::task::spawn_blocking(admit).await.map_err(|_| Error::Bug("checking a request panicked".into()))?
-    }
+/// Checks the request, off the network threads, and queues it.
+async fn admit(
+    served: &Arc<Served>,
+    request: v1::GenerateRequest,
+    tenant: request::Whose,
+) -> Result<(Ticket, v1::Started, StopMatcher), Error> {
+    let served = served.clone();
+    let policy = request::policy(request.policy, served.limits.default_policy)?;
+    let protocol = policy.protocol(request::protocol(request.protocol, served.limits.default_protocol)?);
+    served.engine.check_room(protocol, &tenant.tenant)?;
+    let admit = move || {
+        let (request, stop) = request::check(request, &served, policy, tenant)?;
+        let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        let started = v1::Started { prompt_tokens, protocol: describe::protocol(protocol).into() };
+        Ok((served.engine.submit(protocol, request)?, started, StopMatcher::new(stop)))
+    };
+    tokio::task::spawn_blocking(admit).await.map_err(|_| Error::Bug("checking a request panicked".into()))?
 }
 
 /// Tells one client what its sequence does, until the end, the deadline, or the client's leaving.
 /// Its end drops the ticket, which cancels the sequence.
 struct Teller {
     served: Arc<Served>,
+    /// The key under which the request runs; none in local mode.
+    held: Option<Arc<Held>>,
+    _running: front::Running,
     out: mpsc::Sender<Result<v1::GenerateEvent, Status>>,
     deadline: Instant,
 }
 
 impl Teller {
-    fn new(served: Arc<Served>, out: mpsc::Sender<Result<v1::GenerateEvent, Status>>, deadline: Instant) -> Self {
-        served.answering.send_modify(|n| *n += 1);
-        Self { served, out, deadline }
-    }
-
     async fn tell(self, ticket: Ticket, started: v1::Started, stops: StopMatcher) {
         let end = tokio::select! {
             end = self.events(ticket, started, stops) => end,
             () = self.out.closed() => return,
             () = tokio::time::sleep_until(self.deadline.into()) => Err(Status::deadline_exceeded("the request's time is over")),
             () = self.served.abort.cancelled() => Err(Status::unavailable("the runtime has shut down")),
+            () = front::ended(self.held.as_deref()) => Err(Status::permission_denied("the key has expired or was revoked")),
         };
         if let Err(status) = end {
             // The client may be gone.
@@ -249,12 +240,6 @@ impl Pace {
             interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
             interval.tick().await;
         }
-    }
-}
-
-impl Drop for Teller {
-    fn drop(&mut self) {
-        self.served.answering.send_modify(|n| *n -= 1);
     }
 }
 

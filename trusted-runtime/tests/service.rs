@@ -58,7 +58,7 @@ async fn greedy_ids_equal_the_references_over_mutual_tls() {
         let mut args = vec!["--protocol", "local", "--weights", "w16", "--model", &path];
         args.extend(server.iter().map(String::as_str));
         let daemon = Daemon::start(&args);
-        assert!(daemon.log.contains("attestation: development"), "{}", daemon.log);
+        assert!(daemon.log.contains("attestation: LOCAL"), "{}", daemon.log);
         let channel = Certificates::connect(&daemon.address, &certs, Some(&certs)).await.expect("mutual TLS");
         let mut client = InferenceClient::new(channel);
         for reference in refs["models"][name]["prompts"].as_array().expect("prompts") {
@@ -112,7 +112,7 @@ async fn describe_health_and_metrics_say_what_is_served() {
     let daemon = Daemon::plaintext(&path, &more);
     let mut client = daemon.client().await;
     let d = client.describe(DescribeRequest {}).await.expect("an answer").into_inner();
-    assert_eq!((d.architecture.as_str(), d.weights.as_str(), d.attestation.as_str()), ("llama", "w8", "development"));
+    assert_eq!((d.architecture.as_str(), d.weights.as_str(), d.attestation.as_str()), ("llama", "w8", "local"));
     assert_eq!((d.default_protocol(), d.context_length, d.layers, d.threads), (Protocol::Local, 256, 3, 2));
     assert!(d.evaluator.is_none() && d.lanes.is_none() && d.ring.expect("a ring").security_bits >= 128);
     let port = std::fs::read_to_string(&port_file).expect("written");

@@ -86,7 +86,8 @@ impl Proxied {
         let said = progress.clone();
         let watch: Option<crate::daemon::Watch> =
             if verbose { Some(Box::new(move |line| said.say(&format!("proxy: {line}")))) } else { None };
-        let launch = Launch { program, args, port_file: dir.path().join("proxy.port"), envs: Vec::new(), watch };
+        let launch =
+            Launch { program, args, port_file: dir.path().join("proxy.port"), envs: Vec::new(), watch, local: false };
         let mut proxy = Daemon::start(launch)?;
         let port = proxy.port(PROXY_LIMIT).await?;
         Ok(Self { _proxy: proxy, deployment, url: format!("http://127.0.0.1:{port}"), _dir: dir })

@@ -42,6 +42,14 @@ pub trait CollateralSource {
     /// # Errors
     /// [`CollateralError`] with every place that was asked and its answer.
     fn tdx(&self, key: &CollateralKey) -> Result<QuoteCollateralV3, CollateralError>;
+
+    /// What an SEV-SNP report needs beside itself. A place that has none of AMD's says so.
+    ///
+    /// # Errors
+    /// [`CollateralError`] with every place that was asked and its answer.
+    fn snp(&self, wanted: &crate::snp::Wanted) -> Result<crate::snp::Collateral, CollateralError> {
+        Err(CollateralError { wanted: wanted.to_string(), tried: Vec::new() })
+    }
 }
 
 /// No place had the collateral.

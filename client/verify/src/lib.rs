@@ -11,6 +11,7 @@
 extern crate self as attest_verify;
 
 mod anchor;
+pub mod azure;
 pub mod collateral;
 pub mod eventlog;
 pub mod explain;
@@ -20,6 +21,7 @@ pub mod log;
 pub mod policy;
 mod recorded;
 pub mod report;
+pub mod snp;
 pub mod tdx;
 mod time;
 mod verify;

@@ -13,7 +13,7 @@ mod td;
 pub use azure::Azure;
 pub use measured::{Event, Image, Payload, Platform, Rtmr3, Value};
 pub use runtime::{ConfigDigest, Runtime};
-pub use snp::Snp;
+pub use snp::{Guest, Snp};
 pub use tcb::{Allow, Status, Tcb};
 pub use td::Td;
 
@@ -120,6 +120,12 @@ impl Policy {
         }
         if let Some(td) = &rules.td {
             td.check()?;
+        }
+        if let Some(snp) = &rules.snp {
+            snp.check()?;
+        }
+        if let Some(azure) = &rules.azure {
+            azure.check()?;
         }
         for image in &rules.image {
             image.check()?;

@@ -40,7 +40,9 @@ pub struct Report {
 #[serde(rename_all = "snake_case")]
 pub enum Measured {
     /// A TDX domain.
-    Tdx(Measurements),
+    Tdx(Box<Measurements>),
+    /// A SEV-SNP guest.
+    Snp(crate::snp::Measurements),
 }
 
 /// Public values of a runtime, as far as people look at them.

@@ -1,5 +1,7 @@
 //! The whole check of one piece of evidence.
 
+mod amd;
+mod azure;
 mod intel;
 mod values;
 
@@ -118,14 +120,9 @@ pub(crate) fn examine<D: Anchor>(case: &Case<'_>) -> Outcome<D> {
     if factors.iter().all(Factor::holds) {
         examined = match tee {
             Some(Tee::Tdx) => intel::examine::<D>(case, &evidence.quote, case.report_data, false),
-            Some(other) => Examined {
-                factors: vec![Factor::skipped(
-                    "platform.supported",
-                    "a way to check it",
-                    format!("{other} is not built in"),
-                )],
-                ..Examined::default()
-            },
+            Some(Tee::SevSnp) => amd::examine::<D>(case, &evidence.quote, case.report_data),
+            Some(Tee::AzureTdx) => azure::examine::<D>(case, crate::azure::Hardware::Tdx),
+            Some(Tee::AzureSevSnp) => azure::examine::<D>(case, crate::azure::Hardware::SevSnp),
             None => Examined::default(),
         };
     }

@@ -4,6 +4,7 @@ use proto::v1::evaluator_client::EvaluatorClient;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::{
     io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex},
@@ -168,7 +169,9 @@ impl Pki {
         };
         let ((server_cert, server_key), (client_cert, client_key)) = (leaf(), leaf());
         for (name, text) in [("ca.pem", &ca), ("server.pem", &server_cert), ("server.key", &server_key)] {
-            std::fs::write(dir.path().join(name), text).expect("write");
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).expect("write");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("permissions");
         }
         Self { dir, ca, client_cert, client_key }
     }

@@ -44,7 +44,11 @@ fn bad_configuration_is_one_line_and_exit_64() {
             None,
             "ca.pem: no PEM section \"PRIVATE KEY\" in it",
         ),
-        (vec!["--tls-cert", &cert, "--tls-key", &other_key, "--tls-client-ca", &ca], None, "server.key, tls_client_ca"),
+        (
+            vec!["--tls-cert", &cert, "--tls-key", &other_key, "--tls-client-ca", &ca],
+            None,
+            "not the key of the certificate in",
+        ),
     ] {
         let mut daemon = command(&["--listen", "127.0.0.1:0"]);
         if arguments.contains(&"--listen") {

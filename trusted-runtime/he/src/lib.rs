@@ -67,7 +67,7 @@ pub use lane_answer::{LaneAnswer, LaneAnswers};
 pub use lane_challenge::{LaneChallenge, LaneFolds, LaneSums, SHARD_ROWS};
 pub use lanes::{Batch, BatchPart, LaneCipher};
 pub use noise::WeightNorms;
-pub use random::Random;
+pub use random::{Random, contribute};
 pub use sampler::ETA;
 pub use tile_challenge::TileChallenge;
 pub use verified::Verified;

@@ -55,6 +55,19 @@ impl Layers {
         Ok(())
     }
 
+    /// SHA-256 of what the settings are, without those of one host alone.
+    pub(super) fn digest(&self) -> [u8; 32] {
+        let mut table = self.0.clone();
+        for own in ["listen", "port_file", "metrics_listen", "threads"] {
+            table.remove(own);
+        }
+        // Tables are sorted, so the text is the same for the same settings.
+        let text = table.to_string();
+        let mut out = [0; 32];
+        out.copy_from_slice(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes()).as_ref());
+        out
+    }
+
     /// The settings as a struct.
     pub(super) fn finish<T: serde::de::DeserializeOwned>(self) -> Result<T, Error> {
         self.0.try_into().map_err(|e| Error::Config(one_line(&e)))

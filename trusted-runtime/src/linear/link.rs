@@ -1,10 +1,12 @@
 //! The connection to the evaluator: kept up by a task of its own, shared by all callers.
 
 mod online;
+mod peer;
 mod session;
 mod stream;
 
 pub(crate) use online::NoAnswer;
+pub use peer::Peer;
 pub(crate) use session::{FRAME, MaskedStreams, Session};
 pub(crate) use stream::Event;
 
@@ -13,10 +15,10 @@ use crate::{
     linear::Call,
     planner::{Plan, residency::Wish},
 };
+use identity::Caller;
 use kernels::Ring;
 use std::{
     collections::HashMap,
-    net::IpAddr,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -24,8 +26,6 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::{runtime::Handle, sync::watch, task::JoinHandle};
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
-use zeroize::Zeroizing;
 
 /// How often a blocked caller looks whether it is still wanted.
 pub(crate) const POLL: Duration = Duration::from_millis(2);
@@ -44,12 +44,8 @@ pub struct EvaluatorConfig {
     pub endpoint: String,
     /// Evaluators to turn to while that one is gone, in this order; they are spoken to in the same way.
     pub others: Vec<String>,
-    /// PEM: who may sign the evaluator's certificate.
-    pub ca: Vec<u8>,
-    /// PEM: this runtime's certificate chain.
-    pub cert: Vec<u8>,
-    /// PEM: this runtime's private key.
-    pub key: Zeroizing<Vec<u8>>,
+    /// Who this runtime is, and which evaluators it speaks to; needed for `https://`.
+    pub caller: Option<Arc<Caller>>,
     /// Allows `http://` to a loopback address.
     pub danger_plaintext: bool,
     /// How long one linear call keeps trying while the evaluator is gone or fails.
@@ -69,41 +65,9 @@ impl EvaluatorConfig {
     ///
     /// # Errors
     /// [`Error::Config`] naming the setting, what was found and what is allowed.
-    pub fn endpoints(&self) -> Result<Vec<(String, Endpoint)>, Error> {
+    pub fn endpoints(&self) -> Result<Vec<(String, Peer)>, Error> {
         let all = std::iter::once(&self.endpoint).chain(&self.others);
-        all.map(|name| self.checked(name).map(|endpoint| (name.clone(), endpoint))).collect()
-    }
-
-    fn checked(&self, name: &str) -> Result<Endpoint, Error> {
-        let fail = |what: String| Error::Config(format!("evaluator endpoint {name}: {what}"));
-        let endpoint = Endpoint::from_shared(name.to_owned()).map_err(|e| fail(e.to_string()))?;
-        let host = endpoint.uri().host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let endpoint = match endpoint.uri().scheme_str() {
-            Some("https") => {
-                let tls = ClientTlsConfig::new()
-                    .ca_certificate(Certificate::from_pem(&self.ca))
-                    .identity(Identity::from_pem(&self.cert, self.key.as_slice()));
-                endpoint.tls_config(tls).map_err(|e| fail(chain(&e)))?
-            }
-            Some("http") if !self.danger_plaintext => {
-                return Err(fail("plaintext needs danger_plaintext; expected https://".into()));
-            }
-            Some("http") if host != "localhost" && !host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()) => {
-                return Err(fail("danger_plaintext needs a loopback address".into()));
-            }
-            Some("http") => endpoint,
-            _ => return Err(fail("expected https://host:port".into())),
-        };
-        Ok(endpoint
-            .connect_timeout(Duration::from_secs(5))
-            .tcp_nodelay(true)
-            .http2_adaptive_window(false)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_frame_size(1 << 20)
-            .http2_keep_alive_interval(Duration::from_secs(10))
-            .keep_alive_timeout(Duration::from_secs(20))
-            .keep_alive_while_idle(true))
+        all.map(|name| Peer::new(name, self).map(|peer| (name.clone(), peer))).collect()
     }
 }
 
@@ -253,7 +217,7 @@ impl Drop for Link {
 
 /// Opens a session, and another one when that has ended.
 struct Keeper {
-    endpoints: Vec<(String, Endpoint)>,
+    endpoints: Vec<(String, Peer)>,
     residents: Residents,
     publish: watch::Sender<State>,
     bans: Arc<Mutex<Bans>>,

@@ -181,7 +181,7 @@ impl KvCache {
             let page = self.pool.put_away(&mut self.open[0])?;
             self.open.remove(0);
             if let Some(digest) = self.chain.page(self.full.len()) {
-                self.pool.publish(digest, &page);
+                self.pool.publish(digest, self.chain.owner(), &page);
             }
             self.full.push(page);
         }

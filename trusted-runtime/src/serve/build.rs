@@ -1,6 +1,6 @@
 //! Builds what is served from the configuration: model, plan, ways of delegating, engine.
 
-use super::delegated::Delegated;
+use super::{Life, delegated::Delegated};
 use crate::{
     Error,
     config::{Config, KvBackend, WeightsName},
@@ -24,16 +24,13 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 /// Loads the model, plans it, and starts the engine.
 pub(super) async fn build(
     config: &Config,
     evaluators: Vec<EvaluatorConfig>,
     metrics: &Metrics,
-    draining: &CancellationToken,
-    abort: &CancellationToken,
+    life: &Life,
 ) -> Result<Served, Error> {
     let threads = config.compute_threads();
     let Loaded { model, tokenizer, chat, ring, plan } = load(config).await?;
@@ -42,19 +39,21 @@ pub(super) async fn build(
     let (policy, pages) = (config.policy()?, pages(config, model.config())?);
     let local: Arc<dyn Linear> = Arc::new(LocalLinear::new(ring.clone(), plan.clone(), threads)?);
     let (sealed, shapes) = (sealed(config)?, config.batch_shapes()?);
-    let runner = |evaluator: Option<Arc<dyn Linear>>| {
+    let mut pools = Vec::new();
+    let mut runner = |evaluator: Option<Arc<dyn Linear>>| {
         let backend: Box<dyn Backend> = match &sealed {
             Some(sealed) => Box::new(sealed.clone()),
             None => Box::new(Plaintext),
         };
         let pool = KvPool::new(Shape::of(model.config()), pages, backend);
+        pools.push(pool.clone());
         let evaluator = evaluator.map(|linear| Padded::around(linear, &shapes));
         ModelRunner::new((model.clone(), tokenizer.clone()), local.clone(), evaluator, pool)
     };
     let mut runners = vec![(Protocol::Local, runner(None))];
     let delegated = Arc::new(Delegated::open(config, evaluators, &ring, &plan, metrics).await?);
     runners.extend(delegated.protocols(&plan)?.into_iter().map(|(protocol, linear)| (protocol, runner(Some(linear)))));
-    let pools = delegated.clone();
+    let masks = delegated.clone();
     let limits = Limits {
         max_queue: config.engine.max_queue as usize,
         max_queue_per_tenant: match config.engine.max_queue_per_tenant {
@@ -73,8 +72,9 @@ pub(super) async fn build(
         ring: &ring,
         threads,
         has_chat_template: chat.is_some(),
+        attestation: life.mode,
         evaluator: Box::new(move || delegated.describe()),
-        lanes: Box::new(move || pools.stats()),
+        lanes: Box::new(move || masks.stats()),
     });
     let limits_of_requests = RequestLimits {
         context: model.config().context.min(pages.saturating_mul(PAGE)),
@@ -92,9 +92,9 @@ pub(super) async fn build(
         description,
         limits: limits_of_requests,
         metrics: metrics.clone(),
-        draining: draining.clone(),
-        abort: abort.clone(),
-        answering: watch::Sender::new(0),
+        abort: life.abort.clone(),
+        answering: life.answering.clone(),
+        pools,
     })
 }
 

@@ -8,9 +8,6 @@ use crate::{
 use kernels::Ring;
 use proto::v1;
 
-/// How this process proves what it is. Development evidence proves nothing, and says so everywhere.
-pub const ATTESTATION: &str = "development";
-
 /// The fixed part of the answer, and how to ask for the evaluator's part.
 pub struct Description {
     fixed: v1::DescribeResponse,
@@ -34,6 +31,8 @@ pub struct Parts<'a> {
     pub threads: usize,
     /// Whether chats can be rendered.
     pub has_chat_template: bool,
+    /// "hardware"; "local" for a process that trusts whoever started it.
+    pub attestation: &'static str,
     /// The evaluator, while one is connected and holds the model.
     pub evaluator: Box<dyn Fn() -> Option<v1::EvaluatorInfo> + Send + Sync>,
     /// The mask pool's figures, if there is one.
@@ -62,7 +61,7 @@ impl Description {
             default_protocol: protocol(parts.default_protocol).into(),
             ring: Some(ring),
             evaluator: None,
-            attestation: ATTESTATION.into(),
+            attestation: parts.attestation.into(),
             isa: parts.ring.isa().name().into(),
             threads: size(parts.threads),
             has_chat_template: parts.has_chat_template,

@@ -8,6 +8,7 @@ use crate::{
         sampler::{Banned, SamplingLiteral},
         scheduler::Tenant,
     },
+    keys::Held,
     model::kv::Salt,
 };
 use proto::v1::{self, generate_request::Input, tokenize_request};
@@ -47,16 +48,28 @@ pub(super) fn policy(value: i32, default: Policy) -> Result<Policy, Error> {
     }
 }
 
-/// Whose a request is: a digest over the client's certificate and the label that it may add.
-pub(super) fn tenant<T>(request: &tonic::Request<T>) -> Tenant {
+/// Whose a request is.
+#[derive(Clone, Copy)]
+pub(super) struct Whose {
+    /// The key, or in local mode the certificate, under which it came: with its end everything of it is forgotten.
+    pub(super) owner: [u8; 32],
+    /// The owner, and the label with which it tells its own tenants apart.
+    pub(super) tenant: Tenant,
+}
+
+/// By the connection's key or the client's certificate, and the label that it may add.
+pub(super) fn tenant<T>(request: &tonic::Request<T>, held: Option<&Held>) -> Whose {
     let mut digest = blake3::Hasher::new_derive_key("bifrost tenant");
-    if let Some(certificate) = request.peer_certs().as_ref().and_then(|c| c.first()) {
+    if let Some(held) = held {
+        digest.update(&held.digest);
+    } else if let Some(certificate) = request.peer_certs().as_ref().and_then(|c| c.first()) {
         digest.update(certificate.as_ref());
     }
+    let owner = held.map_or(*digest.finalize().as_bytes(), |held| held.digest);
     if let Some(label) = request.metadata().get(TENANT) {
         digest.update(b"\0").update(label.as_encoded_bytes());
     }
-    *digest.finalize().as_bytes()
+    Whose { owner, tenant: *digest.finalize().as_bytes() }
 }
 
 /// Metadata with which a client tells its own tenants apart.
@@ -70,7 +83,7 @@ pub(super) fn check(
     message: v1::GenerateRequest,
     served: &Served,
     policy: Policy,
-    tenant: Tenant,
+    Whose { owner, tenant }: Whose,
 ) -> Result<(Request, StopRules), Error> {
     let limits = &served.limits;
     let s = message.sampling.unwrap_or_default();
@@ -130,7 +143,7 @@ pub(super) fn check(
         let found = stop.min_tokens;
         return Err(Error::Client(format!("min_tokens is {found}, allowed is 0 to max_tokens, {max_tokens}")));
     }
-    let salt = Salt::of(&tenant, &message.cache_salt);
+    let salt = Salt::of(&tenant, &message.cache_salt).owned_by(owner);
     let (ignore_eos, prefill) = (message.ignore_eos, policy.prefill());
     Ok((Request { prompt, max_tokens, sampling, ignore_eos, prefill, tenant, salt }, stop))
 }

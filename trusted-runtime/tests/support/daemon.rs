@@ -3,7 +3,7 @@
 use proto::v1::inference_client::InferenceClient;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::{
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, Read, Write},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread::JoinHandle,
@@ -48,8 +48,11 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Starts on a free port and waits until it serves.
     pub(crate) fn start(args: &[&str]) -> Self {
-        let mut command = binary(&["serve", "--listen", "127.0.0.1:0", "--threads", "2"]);
-        let mut child = command.args(args).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let mut command = binary(&["serve", "--local", "--listen", "127.0.0.1:0", "--threads", "2"]);
+        let command = command.args(args).stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary starts");
+        // One that has ended already says why on stderr.
+        let _ = child.stdin.as_mut().expect("piped").write_all(&[7; 32]);
         let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
         let mut log = String::new();
         let address = loop {

@@ -24,7 +24,7 @@ pub(crate) fn examine<D: Anchor>(case: &Case<'_>, quote: &[u8], expected: &[u8; 
     let binding = bound(expected, quote.report_data());
     let relayed = !binding.holds();
     let mut factors = vec![Factor::judged(PARSE, true, "a TDX quote of version 4 or 5", parsed), binding];
-    let measured = Some(Measured::Tdx(*quote.measurements()));
+    let measured = Some(Measured::Tdx(Box::new(*quote.measurements())));
     let (Some(tcb), Some(td), false) = (&rules.tcb, &rules.td, relayed) else {
         factors.push(Factor::skipped(
             "quote.signature",

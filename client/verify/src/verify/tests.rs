@@ -4,7 +4,7 @@
 mod support;
 
 use super::{BINDING, Case, Outcome, examine};
-use crate::{Floor, Policy, Verdict, collateral::CollateralSource, log::Log};
+use crate::{Anchor, Floor, Policy, Verdict, collateral::CollateralSource, log::Log};
 use attest::{Hardware, binding::Parts};
 use proto::v1::{Evidence, Platform, RuntimeEvent, RuntimeValues};
 use support::{Asked, Fixed, appraise, collateral, day, failing, file, how, quote};
@@ -51,7 +51,7 @@ impl Setting {
         }
     }
 
-    fn with(&self, source: &dyn CollateralSource) -> Outcome<Hardware> {
+    fn with<D: Anchor>(&self, source: &dyn CollateralSource) -> Outcome<D> {
         examine(&Case {
             evidence: &self.evidence,
             report_data: &self.report_data,
@@ -127,7 +127,7 @@ fn what_is_about_another_connection_is_refused_before_any_certificate() {
     for at in [0, 31, 32, 63] {
         let mut setting = Setting::good();
         setting.report_data[at] ^= 0x80;
-        let outcome = setting.with(&Unasked);
+        let outcome = setting.with::<Hardware>(&Unasked);
         assert_eq!(failing(&outcome.report.factors), [BINDING, "quote.signature"]);
         assert_eq!(outcome.report.verdict, Verdict::Rejected);
         assert!(outcome.verified.is_none());
@@ -248,7 +248,7 @@ event = [{ name = "model", payload = "model_digest" }, { name = "stage", payload
 fn no_collateral_or_a_wrong_clock_is_no_rejection() {
     let mut setting = Setting::good();
     let empty = crate::collateral::Bundle::default();
-    let outcome = setting.with(&empty);
+    let outcome = setting.with::<Hardware>(&empty);
     assert_eq!((outcome.report.verdict, outcome.report.verdict.exit_code()), (Verdict::Unchecked, 3));
     assert!(outcome.verified.is_none());
     for date in ["2025-06-01", "2026-01-01"] {
@@ -334,4 +334,77 @@ fn the_measurement_does_not_move_with_the_nonce() {
             assert_eq!(after.report_data()[offset], !before.report_data()[offset]);
         }
     }
+}
+
+/// Recorded evidence of Azure whole, whose TPM quoted another nonce than ours: quote, HCL report, TPM and PCRs together.
+#[test]
+fn recorded_evidence_below_the_paravisor() {
+    let Some(json) = file("attestation-rs/live-evidence.json") else { return };
+    let Some(collateral) = collateral("attestation-rs/assembled_collateral_90c06f000000.json") else { return };
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let base64 = |field: &str| crate::azure::base64url(json[field].as_str().unwrap().trim_end_matches('=')).unwrap();
+    let hex = |value: &serde_json::Value| crate::hex::decode(value.as_str().unwrap()).unwrap();
+    let tpm = &json["tpm_quote"];
+    let pcrs: Vec<u8> = tpm["pcrs"].as_array().unwrap().iter().flat_map(hex).collect();
+    let recorded = crate::tdx::Quote::parse(&base64("td_quote")).unwrap();
+    let pcr = |index: usize| crate::hex::encode(&pcrs[32 * index..32 * index + 32]);
+    let rest = format!("[azure.pcr]\n4 = [\"{}\"]\n7 = [\"{}\"]", pcr(4), pcr(7));
+    let asked =
+        Asked { accept: "\"UpToDate\", \"OutOfDate\"", grace: "OutOfDate = 10000", rest: &rest, ..Asked::default() };
+    let text = asked.text(&recorded).replace("platforms = [\"tdx\"]", "platforms = [\"azure_tdx\"]");
+    let policy = Policy::parse(&text).unwrap();
+    let evidence = Evidence {
+        platform: Platform::AzureTdx.into(),
+        quote: base64("td_quote").into(),
+        azure: Some(proto::v1::AzureEvidence {
+            hcl_report: base64("hcl_report").into(),
+            tpm_quote: hex(&tpm["message"]).into(),
+            tpm_signature: hex(&tpm["signature"]).into(),
+            pcrs: pcrs.clone().into(),
+        }),
+        ..Evidence::default()
+    };
+    let failed = |evidence: &Evidence, quoted: &[u8]| {
+        let case = Case {
+            evidence,
+            report_data: &[0; 64],
+            transcript: [7; 32],
+            policy: &policy,
+            collateral: &collateral,
+            floor: &Floor::default(),
+            now: day("2026-03-25"),
+        };
+        let examined = super::azure::examine_quoted::<Hardware>(&case, crate::azure::Hardware::Tdx, quoted);
+        failing(&examined.factors)
+    };
+    let nonce = b"attestation-test-fixture";
+    assert_eq!(failed(&evidence, nonce), [""; 0]);
+    assert_eq!(failed(&evidence, &[7; 32]), ["azure.tpm.nonce", BINDING]);
+    // A quote of the same kind of machine about something else.
+    let other = Evidence { quote: file("coco-trustee/td-quote.bin").unwrap().into(), ..evidence.clone() };
+    assert_eq!(failed(&other, nonce)[0], BINDING);
+}
+
+#[test]
+fn another_domain_has_its_banner_and_its_root() {
+    struct Other;
+    impl attest::Domain for Other {
+        const MODE: &'static str = "other";
+        const TAG: &'static [u8] = b"other";
+        const ALPN: &'static [u8] = b"other";
+        const EXPORTER: &'static [u8] = b"other";
+        const RELEASE: &'static [u8] = b"other";
+        const BANNER: Option<&'static str> = Some("NOT HARDWARE");
+    }
+    impl Anchor for Other {
+        fn intel_root() -> Option<Vec<u8>> {
+            Some(b"no certificate".to_vec())
+        }
+    }
+    let setting = Setting::good();
+    let outcome = setting.with::<Other>(&setting.collateral);
+    assert_eq!(outcome.report.domain, "NOT HARDWARE");
+    assert!(outcome.verified.is_none(), "a quote of Intel's in a world without Intel's root");
+    assert!(outcome.report.intel.is_none());
+    assert!(setting.outcome().verified.is_some());
 }

@@ -5,7 +5,7 @@
 //! thread to thread. A thread of low demands drives it now and then when nobody calls, for keep-alive and to notice
 //! its end.
 
-use super::{POLL, session::Refusal};
+use super::{POLL, Peer, session::Refusal};
 use proto::v1::{OnlineAnswer, OnlineJob, evaluator_client::EvaluatorClient, online_answer::Body};
 use std::{
     sync::{
@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{Streaming, transport::Endpoint};
+use tonic::Streaming;
 
 /// How often an idle line is driven, and for how long.
 const IDLE: Duration = Duration::from_millis(500);
@@ -69,12 +69,12 @@ impl Online {
     ///
     /// # Errors
     /// As every connection.
-    pub(super) fn open(endpoint: &Endpoint, max_message: usize, stop: CancellationToken) -> Result<Arc<Self>, Refusal> {
+    pub(super) fn open(endpoint: &Peer, max_message: usize, stop: CancellationToken) -> Result<Arc<Self>, Refusal> {
         let lost = |reason: String| Refusal { reason, fatal: false };
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|e| lost(e.to_string()))?;
         let (jobs, incoming) = mpsc::channel(QUEUE);
         let answers = runtime.block_on(async {
-            let channel = endpoint.connect().await.map_err(|e| lost(super::clean(&super::chain(&e))))?;
+            let channel = endpoint.connect().await.map_err(lost)?;
             let mut client = EvaluatorClient::new(channel).max_decoding_message_size(max_message);
             Ok::<_, Refusal>(client.online(ReceiverStream::new(incoming)).await?.into_inner())
         })?;

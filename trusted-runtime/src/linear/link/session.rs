@@ -1,7 +1,7 @@
 //! One session: hello, lookup, upload of what is missing, then one stream of jobs until it breaks.
 
 use super::{
-    Residents, chain, clean,
+    Peer, Residents, chain, clean,
     online::{self, Online},
     stream::JobStream,
 };
@@ -14,10 +14,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{runtime::Handle, sync::mpsc, task::JoinHandle, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{
-    Status,
-    transport::{Channel, Endpoint},
-};
+use tonic::{Status, transport::Channel};
 
 /// Largest message accepted from the evaluator: 64 vectors of 49,152 rows are 20 MB.
 const MAX_MESSAGE: usize = 32 << 20;
@@ -49,7 +46,9 @@ impl From<Status> for Refusal {
             s.code(),
             FailedPrecondition | InvalidArgument | OutOfRange | PermissionDenied | ResourceExhausted | Unimplemented
         );
-        Self { reason: format!("{:?}: {}", s.code(), clean(s.message())), fatal }
+        // What broke the connection below gRPC, a refused certificate for example, is in the causes.
+        let cause = std::error::Error::source(&s).map(|cause| format!(": {}", clean(&chain(cause))));
+        Self { reason: format!("{:?}: {}{}", s.code(), clean(s.message()), cause.unwrap_or_default()), fatal }
     }
 }
 
@@ -79,7 +78,7 @@ pub(crate) struct MaskedStreams {
 impl Session {
     /// Connects and prepares everything; `quiet` says less about it, after a refusal. The task returned ends with the session and says why.
     pub(super) async fn open(
-        endpoint: &Endpoint,
+        endpoint: &Peer,
         residents: &Residents,
         handle: Handle,
         quiet: bool,
@@ -151,17 +150,12 @@ impl Session {
     }
 }
 
-async fn connect(endpoint: &Endpoint) -> Result<Client, Refusal> {
-    let channel = endpoint.connect().await.map_err(|e| Refusal { reason: clean(&chain(&e)), fatal: false })?;
+async fn connect(endpoint: &Peer) -> Result<Client, Refusal> {
+    let channel = endpoint.connect().await.map_err(|reason| Refusal { reason, fatal: false })?;
     Ok(Client::new(channel).max_decoding_message_size(MAX_MESSAGE))
 }
 
-fn describe(
-    endpoint: &Endpoint,
-    residents: &Residents,
-    hello: &HelloResponse,
-    states: &[MatrixState],
-) -> EvaluatorInfo {
+fn describe(endpoint: &Peer, residents: &Residents, hello: &HelloResponse, states: &[MatrixState]) -> EvaluatorInfo {
     let count = |r| u32::try_from(states.iter().filter(|s| s.residency() == r).count()).unwrap_or(u32::MAX);
     let weights: usize = residents.plan.matrices.iter().map(|m| m.matrix.int8.data().len()).sum();
     #[expect(clippy::cast_precision_loss, reason = "a figure for people")]

@@ -32,9 +32,7 @@ pub(crate) fn config(endpoint: String, retry_for: Duration) -> EvaluatorConfig {
     EvaluatorConfig {
         others: Vec::new(),
         endpoint,
-        ca: Vec::new(),
-        cert: Vec::new(),
-        key: zeroize::Zeroizing::default(),
+        caller: None,
         danger_plaintext: true,
         retry_for,
         deadline: Duration::from_secs(30),

@@ -123,8 +123,13 @@ impl KvPool {
         }
     }
 
-    pub(super) fn publish(&self, digest: Digest, page: &Arc<dyn FullPage>) {
-        self.prefixes().insert(digest, page.clone());
+    pub(super) fn publish(&self, digest: Digest, owner: [u8; 32], page: &Arc<dyn FullPage>) {
+        self.prefixes().insert(digest, owner, page.clone());
+    }
+
+    /// Forgets the pages that were kept of an owner's sequences; says how many.
+    pub fn forget(&self, owner: &[u8; 32]) -> usize {
+        self.prefixes().forget(owner)
     }
 
     /// The pages of the longest known beginning of `tokens`, which are whole pages.

@@ -1,0 +1,102 @@
+//! From a released model key to a model that can be loaded.
+
+use super::model_file::{decrypted, digest, encrypted, identity};
+use crate::{Error, config::ModelSection, keys::hex};
+use attest::secrets::Secrets;
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::Seek,
+    os::fd::AsRawFd,
+    sync::{Mutex, PoisonError},
+};
+
+/// What is needed before the model can be loaded.
+pub struct Unlock {
+    source: String,
+    digest: [u8; 32],
+    identity: Mutex<Option<age::x25519::Identity>>,
+    running: Mutex<BTreeMap<(String, String), u32>>,
+}
+
+impl Unlock {
+    /// For the configured model, whose digest as it lies on disk was attested.
+    pub fn new(model: &ModelSection, digest: [u8; 32]) -> Self {
+        Self { source: model.source.clone(), digest, identity: Mutex::default(), running: Mutex::default() }
+    }
+
+    /// SHA-256 of the model as it lies on disk.
+    pub fn model_digest(&self) -> [u8; 32] {
+        self.digest
+    }
+
+    /// Whether what is released is enough for the model, and not for another one.
+    ///
+    /// # Errors
+    /// [`Error::Client`] or [`Error::Config`] saying what is missing or wrong.
+    pub fn check(&self, secrets: &Secrets) -> Result<(), Error> {
+        let known = self.identity.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        match (encrypted(&self.source), secrets.model_key()) {
+            (false, None) => Ok(()),
+            (false, Some(_)) => Err(Error::Client("the model is not encrypted; release without its key".into())),
+            (true, None) if known => Ok(()),
+            (true, None) => Err(Error::Client("the model is encrypted; release its key too (--model-key)".into())),
+            (true, Some(key)) => {
+                let file = File::open(&self.source);
+                let file = file.map_err(|e| Error::Platform(format!("model {}: {e}", self.source)))?;
+                decrypted(&self.source, file, &identity(key)?).map(drop)
+            }
+        }
+    }
+
+    /// Keeps the model's key, if one was released; [`Unlock::check`] has passed.
+    pub fn model_key(&self, secrets: &Secrets) {
+        if let Some(key) = secrets.model_key().and_then(|key| identity(key).ok()) {
+            self.identity.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(key);
+        }
+    }
+
+    /// The model as it can be loaded: the plaintext of an encrypted one lies in anonymous memory of this process, as long as
+    /// the second value lives.
+    ///
+    /// # Errors
+    /// [`Error::Platform`] for files and memory, [`Error::Client`] for a model that was changed.
+    pub fn source(&self) -> Result<(String, Option<File>), Error> {
+        let key = self.identity.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(key) = key else { return Ok((self.source.clone(), None)) };
+        let platform = |e: std::io::Error| Error::Platform(format!("model {}: {e}", self.source));
+        // First a copy that nobody can change any more, then its digest, then its plaintext.
+        let mut sealed = memory().map_err(platform)?;
+        std::io::copy(&mut File::open(&self.source).map_err(platform)?, &mut sealed).map_err(platform)?;
+        let digest = digest(&mut sealed).map_err(platform)?;
+        if digest != self.digest {
+            let (found, expected) = (hex(&digest), hex(&self.digest));
+            return Err(Error::Model(format!("{}: its SHA-256 is {found}, attested was {expected}", self.source)));
+        }
+        sealed.rewind().map_err(platform)?;
+        let (mut reader, mut plain) = (decrypted(&self.source, sealed, &key)?, memory().map_err(platform)?);
+        std::io::copy(&mut reader, &mut plain)
+            .map_err(|e| Error::Model(format!("{}: decrypting: {e}", self.source)))?;
+        tracing::info!("model decrypted into memory");
+        Ok((format!("/proc/self/fd/{}", plain.as_raw_fd()), Some(plain)))
+    }
+
+    /// Requests that run under a key.
+    pub fn running(&self, tenant: &str, key_id: &str) -> u32 {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.get(&(tenant.to_owned(), key_id.to_owned())).copied().unwrap_or(0)
+    }
+
+    /// Counts a request that begins (1) or ends (-1).
+    pub(crate) fn count(&self, tenant: &str, key_id: &str, change: i32) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = running.entry((tenant.to_owned(), key_id.to_owned())).or_default();
+        *count = count.saturating_add_signed(change);
+    }
+}
+
+/// An anonymous file in this process's memory.
+fn memory() -> std::io::Result<File> {
+    Ok(File::from(memfd_create("model", MemfdFlags::CLOEXEC)?))
+}
