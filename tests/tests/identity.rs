@@ -114,6 +114,7 @@ impl Evaluator {
             port_file: link.path("port"),
             envs: vec![("NO_COLOR".into(), "1".into())],
             watch: Some(Box::new(watch)),
+            local: false,
         })?;
         let port = daemon.port(LIMIT).await?;
         Ok(Self { daemon, port, log })
