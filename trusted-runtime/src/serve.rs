@@ -42,10 +42,10 @@ pub struct Start {
 /// [`Error::Config`], [`Error::Model`] or [`Error::Platform`] if the runtime cannot start.
 pub async fn serve<W: World>(config: &Config, start: Start) -> Result<(), Error> {
     let wanted = config::address("listen", &config.listen)?;
-    harden(!start.local);
-    let door = if start.local { Door::local(config, wanted)? } else { Door::attested::<W>(config, wanted).await? };
     let evaluators = config.evaluators()?;
     config.authorities_apart(wanted)?;
+    harden(!start.local);
+    let door = if start.local { Door::local(config, wanted)? } else { Door::attested::<W>(config, wanted).await? };
     let (listener, address) = listen("listen", wanted).await?;
     let metrics = Metrics::new()?;
     serve_metrics(config, &metrics).await?;
