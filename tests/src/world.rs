@@ -107,12 +107,13 @@ config_digest = "any"
         self.dir.join(name)
     }
 
-    /// The flags with which an attested runtime is judged.
+    /// The flags with which an attested runtime is judged; `policy` is the name of the first one, which differs where
+    /// policies of another kind exist.
     #[must_use]
-    pub fn judged(&self) -> Vec<std::ffi::OsString> {
+    pub fn judged(&self, policy: &str) -> Vec<std::ffi::OsString> {
         let mut args = Vec::new();
         for (flag, name) in
-            [("--policy", "policy.toml"), ("--collateral", "collateral.json"), ("--attestation-log", "log.jsonl")]
+            [(policy, "policy.toml"), ("--collateral", "collateral.json"), ("--attestation-log", "log.jsonl")]
         {
             args.extend([flag.into(), self.file(name).into()]);
         }
