@@ -160,7 +160,7 @@ async fn wrong_usage_ends_with_2() {
         (&["keygen", "--tenant", "a/b", "--out", "o"], &["tenant is \"a/b\""]),
         (&["keygen", "--tenant", "acme", "--out", "acme.key"], &["acme.key", "exists"]),
         (&release, &["--yes"]),
-        (&[&release[..], &["--replaces", "k"]].concat(), &["--as"]),
+        (&[&release[..], &["--held", "--revoke", "k"]].concat(), &["cannot be used with"]),
     ] {
         home.refuses(args, 2, words).await;
     }

@@ -57,7 +57,7 @@ pub struct VerifyArgs {
     #[arg(value_name = "URL")]
     pub runtime: Option<String>,
     /// What is accepted of a runtime (TOML)
-    #[arg(long, value_name = "FILE", required = true)]
+    #[arg(long, alias = "attestation-policy", value_name = "FILE", required = true)]
     pub policy: PathBuf,
     /// Evidence that --save wrote, in place of a running runtime
     #[arg(long, value_name = "FILE")]
@@ -175,7 +175,7 @@ pub struct ReleaseKeyArgs {
     #[arg(long, value_name = "URL")]
     pub runtime: String,
     /// What is accepted of it (TOML)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, alias = "attestation-policy", value_name = "FILE")]
     pub policy: PathBuf,
     /// The key, see `bifrost keygen`
     #[arg(long, value_name = "FILE")]
@@ -183,8 +183,8 @@ pub struct ReleaseKeyArgs {
     /// The key of an encrypted model, an age identity, released with it
     #[arg(long, value_name = "FILE")]
     pub model_key: Option<PathBuf>,
-    /// Key of the tenant that this one replaces: revoked as soon as the new one is held
-    #[arg(long, value_name = "ID", requires = "as_key")]
+    /// Key of the tenant that this one replaces, revoked as soon as the new one is held; goes with --as
+    #[arg(long, value_name = "ID")]
     pub replaces: Option<String>,
     /// Connect as the tenant, with the key that the runtime holds already
     #[arg(long = "as", id = "as_key", value_name = "FILE")]

@@ -17,6 +17,7 @@ use crate::trust::Trust;
 
 /// The first wait after a failure; it doubles with each further one.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// The longest, unless attestations are more frequent anyway.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// For an attestation that a request waits for. A quote takes about a second, and others may wait before us.
 const RENEWAL: Duration = Duration::from_secs(75);
@@ -148,7 +149,7 @@ impl<W: Trust> Keeper<W> {
             }
             Err(failure) => {
                 self.metrics.blocked(failure.kind());
-                let wait = backoff(failures);
+                let wait = backoff(failures).min(self.every).max(FIRST_WAIT);
                 let seconds = wait.as_secs();
                 self.progress.say(&format!("attestation  BLOCKED, again in {seconds} s: {failure}"));
                 (State::Blocked { why: told(&failure), number }, wait)
