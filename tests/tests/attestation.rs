@@ -6,6 +6,7 @@ use client::{
     certificates::{Certificates, Role},
     daemon::{Daemon, Launch},
 };
+use age::secrecy::ExposeSecret;
 use e2e::{
     binaries::binary,
     fixtures::chatty,
@@ -425,6 +426,50 @@ async fn what_the_maker_says_of_the_platform_counts() -> anyhow::Result<()> {
     command.args(["verify", &url]).args(field.world.judged("--policy"));
     let ended = e2e::world::ended(command.output()?);
     assert!(ended.code != Some(0) && ended.err.contains("bifrost-attest/1"), "{:?} {}", ended.code, ended.err);
+    Ok(())
+}
+
+/// A model that was shipped encrypted is opened by its key, which is released with the tenant's, and by nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_encrypted_model_is_opened_in_the_enclave_alone() -> anyhow::Result<()> {
+    let mut field = Field::new()?;
+    let dir = field.certificates.dir().to_path_buf();
+    let plain = chatty("llama", &dir);
+    let (sealed, identity) = (dir.join("model.gguf.age"), age::x25519::Identity::generate());
+    let recipient = identity.to_public();
+    let encryptor = age::Encryptor::with_recipients(std::iter::once(&recipient as &dyn age::Recipient))?;
+    let mut out = encryptor.wrap_output(fs::File::create(&sealed)?)?;
+    out.write_all(&fs::read(&plain)?)?;
+    out.finish()?;
+    let keys = [(identity, "right.age"), (age::x25519::Identity::generate(), "wrong.age")].map(|(identity, name)| {
+        let file = dir.join(name);
+        fs::write(&file, format!("# a comment\n{}\n", identity.to_string().expose_secret())).map(|()| file)
+    });
+    let [right, wrong] = keys.map(|file| file.map(|f| f.display().to_string()));
+    let (right, wrong) = (right?, wrong?);
+    for file in [&right, &wrong] {
+        fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    }
+    let (_evaluator, evaluator_port) = field.evaluator(0).await?;
+    let (_runtime, port) = field.runtime(&sealed, evaluator_port, 0).await?;
+    let url = format!("attested://{}:{port}", field.address(Host::Runtime));
+    let digest = |name| field.field_of_log(name).with_context(|| format!("no {name} in the log"));
+    field.world.policy(&digest("params_digest")?, &digest("model_digest")?, |text| text)?;
+    let key = field.world.keygen("acme", "k1");
+    let without = field.release(&url, &key, &[]);
+    assert!(without.code == Some(1) && without.err.contains("the model is encrypted"), "{}", without.err);
+    let another = field.release(&url, &key, &["--model-key", &wrong]);
+    assert!(another.code == Some(1) && another.err.contains("does not open"), "{}", another.err);
+    let released = field.release(&url, &key, &["--model-key", &right]);
+    assert_eq!(released.code, Some(0), "{}", released.err);
+    let answer = field.generate_soon(&url, &key, PROMPT)?;
+    let plain = plain.display().to_string();
+    let local = ["generate", "--model", &plain, "--protocol", "local", "--prompt", PROMPT, "--max-tokens", "24", "--json"];
+    let ended = e2e::world::ended(e2e::binaries::run("bifrost", &local));
+    let local: Value = serde_json::from_str(&ended.out).with_context(|| ended.err.clone())?;
+    assert_eq!((&answer["text"], &answer["token_ids"]), (&local["text"], &local["token_ids"]));
+    let left: Vec<_> = fs::read_dir(&dir)?.flatten().map(|e| e.file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("memfd")), "{left:?}");
     Ok(())
 }
 

@@ -112,7 +112,7 @@ fn keys_that_are_not_whole_or_not_right_are_refused_by_field() {
 }
 
 #[test]
-fn keys_that_others_can_read_are_refused() {
+fn bug_20_keys_that_others_can_read_are_refused() {
     for mode in [0o640, 0o604, 0o660, 0o602, 0o610] {
         let (_dir, path) = file(&order(), str::to_owned);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();

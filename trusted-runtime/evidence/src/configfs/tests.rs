@@ -221,7 +221,7 @@ fn a_refused_hypercall_is_eio() {
 }
 
 #[test]
-fn an_empty_outblob_names_the_hosts_quoting_service() {
+fn bug_16_an_empty_outblob_names_the_hosts_quoting_service() {
     let machine = Machine::tdx();
     machine.state().quote.clear();
     assert!(quote_error(&machine).starts_with("quote is empty: the host's quoting service answered with nothing"));
