@@ -52,7 +52,7 @@ impl Hosts {
     #[must_use]
     pub fn on(&self, host: Host, program: &std::path::Path) -> (PathBuf, Vec<OsString>) {
         let args = ["netns", "exec", &self.name(host)].map(OsString::from);
-        (IP.into(), args.into_iter().chain([program.into()]).collect())
+        (program_ip(), args.into_iter().chain([program.into()]).collect())
     }
 
     /// A command on a host.
@@ -89,11 +89,15 @@ impl Drop for Hosts {
 }
 
 fn ip(args: &[&str]) -> Result<(), String> {
-    let out = Command::new(IP).args(args).output().map_err(|e| format!("{IP}: {e}"))?;
+    let out = Command::new(program_ip()).args(args).output().map_err(|e| format!("ip: {e}"))?;
     if out.status.success() {
         return Ok(());
     }
     Err(format!("ip {}: {}", args.join(" "), String::from_utf8_lossy(&out.stderr).trim()))
 }
 
-const IP: &str = "ip";
+/// Where `ip` is; it need not be in the path of a user.
+fn program_ip() -> PathBuf {
+    let at = ["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip", "/bin/ip"].map(PathBuf::from);
+    at.into_iter().find(|path| path.is_file()).unwrap_or_else(|| "ip".into())
+}

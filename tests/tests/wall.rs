@@ -147,6 +147,7 @@ fn every_package_stays_on_its_side() {
     graph.assert_apart("trusted-runtime", &["attest-verify"]);
     graph.assert_apart("client", &["evidence"]);
     graph.assert_apart("gpu-evaluator", &["attest", "attest-verify", "evidence"]);
+    graph.assert_apart("identity", &["proto", "attest", "kernels", "trusted-he"]);
 }
 
 /// Without a sampler nobody can make a key in `kernels`. Its tests may have one, and so may a build

@@ -95,7 +95,7 @@ pub struct Vault {
     /// Tenants that may release, with the digests of their admission keys where they are pinned; empty: anyone.
     tenants: Vec<(String, Option<String>)>,
     state: Mutex<State>,
-    /// Counts keys that were taken; the first one unlocks the runtime.
+    /// Counts calls of [`Vault::taken`].
     taken: watch::Sender<u64>,
 }
 
@@ -192,8 +192,12 @@ impl Vault {
         drop(state);
         // Before anything is drawn under the key.
         trusted_he::contribute(&secrets.derive("masks, encryption, sealed pages"));
-        self.taken.send_modify(|n| *n += 1);
         Ok(held)
+    }
+
+    /// Says that everything about a key that was taken is in its place; the first one unlocks the runtime.
+    pub fn taken(&self) {
+        self.taken.send_modify(|n| *n += 1);
     }
 
     /// Takes a key away for good; false if it is not held.

@@ -29,8 +29,8 @@ mod td;
 
 pub use authority::Authority;
 pub use collateral::{CollateralFlaw, CollateralSpec, Revoked};
-pub use domain::Simulated;
 pub use dcap_qvl::TcbStatus;
+pub use domain::Simulated;
 pub use error::SimulatorError;
 pub use platform::{Module, Platform, PlatformSpec};
 pub use quote::QuoteFlaw;

@@ -64,6 +64,7 @@ impl KeysService {
         let by = session.tenant().map(|held| &**held);
         let held = self.vault.take(&header, &secrets, by, now()).map_err(|e| refused(&e))?;
         self.unlock.model_key(&secrets);
+        self.vault.taken();
         let receipt = session.sign(Receipt {
             tenant: held.tenant.clone(),
             key_id: held.key_id.clone(),
