@@ -36,6 +36,16 @@ pub fn command(name: &str) -> Command {
     command
 }
 
+/// A runtime in local mode that is expected to refuse to start: its key is zeros, without an end.
+///
+/// # Panics
+/// If this machine has no `/dev/zero`.
+pub fn local_runtime() -> Command {
+    let mut command = command("trusted-runtime");
+    command.args(["serve", "--local"]).stdin(std::fs::File::open("/dev/zero").expect("zeros"));
+    command
+}
+
 /// Runs a program to its end.
 ///
 /// # Panics

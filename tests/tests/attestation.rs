@@ -222,6 +222,8 @@ async fn http(hosts: Option<&Hosts>, port: u16, request: &str) -> anyhow::Result
     Ok((status.parse()?, rest.to_owned()))
 }
 
+/// Between two questions.
+const POLL: Duration = Duration::from_millis(50);
 const CHAT: &str = r#"POST /v1/chat/completions {"model":"tiny","messages":[{"role":"user","content":"PROMPT"}],"max_tokens":24,"temperature":0}"#;
 /// What must be found nowhere.
 const PROMPT: &str = "swordfish saves the white whale";
@@ -328,7 +330,7 @@ async fn from_locked_to_chat_rotation_expiry_revocation_and_restart() -> anyhow:
     let deadline = Instant::now() + Duration::from_secs(60);
     while !field.logged("a key has expired") {
         ensure!(Instant::now() < deadline, "the key never expired");
-        tokio::task::yield_now().await;
+        tokio::time::sleep(POLL).await;
     }
     let refused = field.generate(&url, &brief, PROMPT);
     assert!(refused.code != Some(0), "an expired key");

@@ -219,11 +219,13 @@ async fn a_port_in_use_is_one_clear_line() -> anyhow::Result<()> {
     let stage = Stage::new()?;
     let taken = std::net::TcpListener::bind("127.0.0.1:0")?;
     let port = taken.local_addr()?.port();
-    let runtime_flags = ["serve", "--protocol", "local", "--model", &model];
-    for (name, role, flags) in
-        [("gpu-evaluator", Role::Evaluator, &[][..]), ("trusted-runtime", Role::Runtime, &runtime_flags[..])]
-    {
-        let out = binaries::command(name).args(flags).args(stage.common(role, port)).output()?;
+    let mut runtime = binaries::local_runtime();
+    runtime.args(["--protocol", "local", "--model", &model]);
+    for (name, role, mut command) in [
+        ("gpu-evaluator", Role::Evaluator, binaries::command("gpu-evaluator")),
+        ("trusted-runtime", Role::Runtime, runtime),
+    ] {
+        let out = command.args(stage.common(role, port)).output()?;
         let text = String::from_utf8_lossy(&out.stderr);
         assert!(!out.status.success(), "{name} shared a port");
         let last = text.lines().last().unwrap_or_default();
@@ -313,8 +315,8 @@ async fn settings_that_masks_cannot_live_with_are_refused_with_figures() -> anyh
     let model = tiny("llama");
     let stage = Stage::new()?;
     let refused = |flags: &[&str], environment: &[(&str, &str)]| {
-        let mut command = binaries::command("trusted-runtime");
-        command.args(["serve", "--model"]).arg(&model.path).args(stage.common(Role::Runtime, 0));
+        let mut command = binaries::local_runtime();
+        command.arg("--model").arg(&model.path).args(stage.common(Role::Runtime, 0));
         let out = command.args(stage.towards(&[1])).args(flags).envs(environment.iter().copied()).output()?;
         let text = String::from_utf8_lossy(&out.stderr).into_owned();
         anyhow::ensure!(out.status.code() == Some(64), "{flags:?}: {}\n{text}", out.status);

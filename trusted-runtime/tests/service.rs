@@ -3,7 +3,7 @@
 #[path = "support/daemon.rs"]
 mod daemon;
 
-use daemon::{Certificates, Daemon, run, tiny};
+use daemon::{Certificates, Daemon, run, run_local, tiny};
 use proto::v1::{
     self, Chat, ChatMessage, DescribeRequest, FinishReason, GenerateRequest, Protocol, Sampling, TokenIds,
     generate_event::Event, generate_request::Input, inference_client::InferenceClient,
@@ -380,7 +380,7 @@ fn starts_that_cannot_work_end_with_one_line_and_the_right_code() {
     ];
     for (args, code, says) in cases {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let (found, stderr) = run(&args);
+        let (found, stderr) = run_local(&args);
         assert_eq!(found, Some(code), "{args:?}: {stderr}");
         assert!(stderr.contains(says), "{says:?} is not in {stderr:?}");
     }
@@ -389,7 +389,7 @@ fn starts_that_cannot_work_end_with_one_line_and_the_right_code() {
         ("BIFROST_LOG", "loud=very", "configuration: BIFROST_LOG is \"loud=very\""),
         ("BIFROST_ISA", "mmx", "configuration: BIFROST_ISA is \"mmx\", expected one that this machine has: scalar"),
     ] {
-        let mut command = daemon::binary(&["--danger-plaintext", "--protocol", "local", "--listen", "127.0.0.1:0"]);
+        let mut command = daemon::local(&["--danger-plaintext", "--protocol", "local", "--listen", "127.0.0.1:0"]);
         let out = command.args(["--model", &model]).env(name, value).output().expect("the binary starts");
         let stderr = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(64), "{name}={value}: {stderr}");
@@ -418,6 +418,21 @@ fn inspect_tells_what_a_model_holds_and_how_close_it_is_quantized() {
     assert!(code == Some(1) && stderr.contains("/nonexistent/m.gguf"), "{stderr}");
 }
 
+/// There is nothing weaker to fall back to.
+#[test]
+fn without_a_tee_or_a_parent_with_a_key_nothing_starts() {
+    let model = tiny("tiny-llama.gguf");
+    let serve = ["--protocol", "local", "--listen", "127.0.0.1:0", "--model", &model];
+    let (code, stderr) = run(&[&["serve", "--local", "--danger-plaintext"], &serve[..]].concat());
+    assert!(code == Some(64) && stderr.contains("takes a key of 32 bytes from standard input"), "{stderr}");
+    if std::path::Path::new("/sys/kernel/config/tsm/report").exists() {
+        eprintln!("SKIPPED without_a_tee: this kernel has the TSM interface");
+        return;
+    }
+    let (code, stderr) = run(&[&["serve"], &serve[..]].concat());
+    assert!(code == Some(1) && stderr.contains("no TEE") && stderr.contains("/sys/kernel/config/tsm"), "{stderr}");
+}
+
 #[test]
 fn bad_certificates_are_refused_at_the_start() {
     let certs = Certificates::make();
@@ -429,7 +444,7 @@ fn bad_certificates_are_refused_at_the_start() {
     for (cert, key, says) in [(&junk, &key, "tls.cert"), (&server, &junk, "tls.key"), (&server, &other_key, "tls: ")] {
         let args =
             ["--protocol", "local", "--model", &model, "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", &ca];
-        let (code, stderr) = run(&args);
+        let (code, stderr) = run_local(&args);
         assert_eq!(code, Some(64), "{stderr}");
         assert!(stderr.contains(says), "{says:?} is not in {stderr:?}");
     }

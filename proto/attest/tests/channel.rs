@@ -4,6 +4,7 @@
 //! connection is tested here.
 
 #![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use attest::{
     Binding, Domain, Error, Hardware,

@@ -35,6 +35,19 @@ pub(crate) fn run(args: &[&str]) -> (Option<i32>, String) {
     (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
 }
 
+/// A runtime in local mode that is expected to refuse to start; its key is zeros, without an end.
+pub(crate) fn local(args: &[&str]) -> Command {
+    let mut command = binary(&["serve", "--local"]);
+    command.args(args).stdin(std::fs::File::open("/dev/zero").expect("zeros"));
+    command
+}
+
+/// Runs the binary in local mode to its end: exit code and stderr.
+pub(crate) fn run_local(args: &[&str]) -> (Option<i32>, String) {
+    let out = local(args).output().expect("the binary starts");
+    (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+}
+
 /// A running runtime.
 pub(crate) struct Daemon {
     child: Child,
