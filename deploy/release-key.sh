@@ -78,8 +78,21 @@ instance=$(printf '%s' "$report" | tr -d '\n' | sed -n 's/.*"instance"[[:space:]
 
 # A restarted runtime is another instance, and a rotated key is another key.
 released="$instance $(sha256sum -- "$key" | cut -d ' ' -f 1)"
+note() {
+    local new
+    new=$(mktemp -- "$once.XXXXXX")
+    printf '%s\n' "$released" >"$new"
+    mv -f -- "$new" "$once"
+}
 if [ -n "$once" ] && [ -r "$once" ] && [ "$(cat -- "$once")" = "$released" ]; then
     echo "release-key: $runtime has the key already (instance $instance)"
+    exit 0
+fi
+
+# Released before by other hands, or rotated: whoever holds the key is let in.
+if [ -n "$once" ] && "$bifrost" release-key --runtime "$runtime" --policy "$policy" --tenant-key "$key" --held >/dev/null 2>&1; then
+    echo "release-key: $runtime holds the key already (instance $instance)"
+    note
     exit 0
 fi
 
@@ -99,8 +112,4 @@ release=("$bifrost" release-key --runtime "$runtime" --policy "$policy" --tenant
 [ -z "$model_key" ] || release+=(--model-key "$model_key")
 "${release[@]}"
 
-if [ -n "$once" ]; then
-    new=$(mktemp -- "$once.XXXXXX")
-    printf '%s\n' "$released" >"$new"
-    mv -f -- "$new" "$once"
-fi
+if [ -n "$once" ]; then note; fi

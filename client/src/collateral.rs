@@ -1,4 +1,4 @@
-//! Intel's collateral: from a bundle, from the cache, from a list of endpoints.
+//! Collateral: Intel's from a bundle, from the cache, from a list of endpoints; AMD's from a bundle or a list of endpoints.
 //!
 //! Nothing here is trusted: signatures, root, age and evaluation number are checked with the quote.
 
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use attest_verify::collateral::{
     Bundle, CollateralError, CollateralKey, CollateralSource, INTEL_PCS, MAX_BUNDLE, QuoteCollateralV3,
 };
-use attest_verify::{Floor, Policy};
+use attest_verify::{Floor, Policy, snp};
 
 use crate::Error;
 use crate::cli::TrustArgs;
@@ -20,7 +20,13 @@ use cache::Cache;
 pub use http::fetch;
 
 /// Where collateral comes from.
-pub enum Collateral {
+pub struct Collateral {
+    intel: Intel,
+    amd: Amd,
+}
+
+/// Where Intel's comes from.
+enum Intel {
     /// A file alone; nothing is fetched.
     Bundle(Bundle),
     /// The cache, and the endpoints in their order when what it has is too old.
@@ -54,19 +60,34 @@ impl Freshness {
     }
 }
 
+/// Where AMD's comes from.
+struct Amd {
+    /// A file alone; nothing is fetched.
+    bundle: Option<snp::Bundle>,
+    /// Base URLs of key distribution services, in their order.
+    endpoints: Vec<String>,
+}
+
 impl Collateral {
     /// As the arguments say.
     ///
     /// # Errors
     /// [`Error::File`] for a bundle that is none, [`Error::Usage`] for an endpoint that is no URL.
     pub fn of(args: &TrustArgs) -> Result<Self, Error> {
-        match &args.collateral {
+        let intel = match &args.collateral {
             Some(path) => {
                 let bundle = Bundle::parse(&bounded(path, MAX_BUNDLE)?);
-                Ok(Self::Bundle(bundle.map_err(|error| Error::file(path, error))?))
+                Intel::Bundle(bundle.map_err(|error| Error::file(path, error))?)
             }
-            None => Ok(Self::Fetched { cache: cache::dir()?, endpoints: endpoints(&args.collateral_endpoint)? }),
-        }
+            None => {
+                Intel::Fetched { cache: cache::dir()?, endpoints: endpoints(&args.collateral_endpoint, INTEL_PCS)? }
+            }
+        };
+        let bundle = args.amd_collateral.as_ref().map(|path| {
+            snp::Bundle::parse(&bounded(path, snp::Bundle::LIMIT)?).map_err(|error| Error::file(path, error))
+        });
+        let amd = Amd { bundle: bundle.transpose()?, endpoints: endpoints(&args.amd_endpoint, snp::AMD_KDS)? };
+        Ok(Self { intel, amd })
     }
 
     /// The source of what is fresh enough at `now`, in seconds since 1970.
@@ -76,17 +97,17 @@ impl Collateral {
     }
 }
 
-/// The endpoints that were named, else Intel's own.
+/// The endpoints that were named, else the maker's own.
 ///
 /// # Errors
 /// [`Error::Usage`].
-pub(crate) fn endpoints(named: &[String]) -> Result<Vec<String>, Error> {
+pub(crate) fn endpoints(named: &[String], makers: &str) -> Result<Vec<String>, Error> {
     let wrong =
         |url: &&String| !["https://", "http://"].iter().any(|s| url.strip_prefix(s).is_some_and(|h| !h.is_empty()));
     if let Some(url) = named.iter().find(wrong) {
         return Err(Error::Usage(format!("collateral endpoint is `{url}`, expected https://HOST or http://HOST")));
     }
-    Ok(if named.is_empty() { vec![INTEL_PCS.to_owned()] } else { named.to_vec() })
+    Ok(if named.is_empty() { vec![makers.to_owned()] } else { named.to_vec() })
 }
 
 /// A source at one moment.
@@ -98,9 +119,9 @@ struct At<'a> {
 
 impl CollateralSource for At<'_> {
     fn tdx(&self, key: &CollateralKey) -> Result<QuoteCollateralV3, CollateralError> {
-        match self.collateral {
-            Collateral::Bundle(bundle) => bundle.tdx(key),
-            Collateral::Fetched { cache, endpoints } => {
+        match &self.collateral.intel {
+            Intel::Bundle(bundle) => bundle.tdx(key),
+            Intel::Fetched { cache, endpoints } => {
                 let cache = Cache::at(cache);
                 let held = cache.read(key);
                 if let Ok(Some(held)) = &held
@@ -108,7 +129,7 @@ impl CollateralSource for At<'_> {
                 {
                     return Ok(held.clone());
                 }
-                let fetched = fetch(key, endpoints);
+                let fetched = fetch(key, endpoints, |collateral| fresh(collateral, self.freshness, self.now));
                 let fetched = fetched.map_err(|error| match held {
                     Ok(None) => error,
                     Ok(Some(_)) => with(error, &cache, "is too old, or of an earlier round than was accepted before"),
@@ -118,6 +139,14 @@ impl CollateralSource for At<'_> {
                 cache.write(key, &fetched, self.now);
                 Ok(fetched)
             }
+        }
+    }
+
+    fn snp(&self, wanted: &snp::Wanted) -> Result<snp::Collateral, CollateralError> {
+        let Amd { bundle, endpoints } = &self.collateral.amd;
+        match bundle {
+            Some(bundle) => Ok(bundle.find(wanted)),
+            None => http::fetch_amd(wanted, endpoints),
         }
     }
 }
@@ -181,9 +210,9 @@ mod tests {
 
     #[test]
     fn endpoints_are_urls_and_intels_by_default() {
-        assert_eq!(endpoints(&[]).unwrap(), [INTEL_PCS]);
+        assert_eq!(endpoints(&[], INTEL_PCS).unwrap(), [INTEL_PCS]);
         for bad in ["", "pccs.example", "https://", "ftp://a"] {
-            assert!(endpoints(&[bad.to_owned()]).unwrap_err().to_string().contains("https://HOST"), "{bad}");
+            assert!(endpoints(&[bad.to_owned()], INTEL_PCS).unwrap_err().to_string().contains("https://HOST"), "{bad}");
         }
     }
 }

@@ -26,6 +26,7 @@ pub fn main<W: Trust>() -> ExitCode {
     if let Some(banner) = W::BANNER {
         eprintln!("{banner}");
     }
+    undumpable();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -94,4 +95,12 @@ fn report(command: &Command, error: &Error) -> ExitCode {
             | Command::ReleaseKey(_)
     );
     ExitCode::from(if judges { error.verdict_code() } else { error.exit_code() })
+}
+
+/// Keys and prompts pass through here: no core file of them, and no look from other processes of the same user. Where the
+/// system does not allow that, its own limits hold.
+fn undumpable() {
+    use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
 }

@@ -382,7 +382,7 @@ async fn collateral_of_another_platform_is_no_answer() {
     let good = service(&collateral).await;
     let key = CollateralKey { fmspc: attest_verify::hex::Hex([0xee; 6]), ca: attest_verify::collateral::Ca::Platform };
     let (endpoint, endpoints) = (good.clone(), vec![good]);
-    let error = tokio::task::spawn_blocking(move || fetch(&key, &endpoints)).await.unwrap().unwrap_err();
+    let error = tokio::task::spawn_blocking(move || fetch(&key, &endpoints, |_| true)).await.unwrap().unwrap_err();
     let [(place, reason)] = &error.tried[..] else { panic!("{error}") };
     assert_eq!(place, &endpoint);
     assert!(reason.contains("expected eeeeeeeeeeee"), "{reason}");

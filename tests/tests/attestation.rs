@@ -15,6 +15,7 @@ use e2e::{
     world::{Ended, World, now},
 };
 use serde_json::Value;
+use simulator::Simulated;
 use std::{
     ffi::OsString,
     fs,
@@ -37,6 +38,13 @@ struct Field {
 }
 
 impl Field {
+    /// All on loopback, where the test itself can be a peer.
+    fn alone() -> anyhow::Result<Self> {
+        let certificates = Certificates::issue()?;
+        let world = World::new(certificates.dir())?;
+        Ok(Self { hosts: None, certificates, world, logs: Log::default(), started: 0 })
+    }
+
     fn new() -> anyhow::Result<Self> {
         let hosts = Hosts::new().map_err(|reason| {
             let line = format!("SKIPPED network namespaces of attestation.rs, on loopback instead: {reason}\n");
@@ -93,7 +101,7 @@ impl Field {
     async fn runtime(&mut self, model: &Path, evaluator: u16, port: u16) -> anyhow::Result<(Daemon, u16)> {
         let c = &self.certificates;
         let config = c.dir().join("runtime.toml");
-        fs::write(&config, "[attestation]\ndanger_listen_anywhere = true\n")?;
+        fs::write(&config, "[attestation]\ndanger_listen_anywhere = true\ntenants = \"acme, globex, brief\"\n")?;
         let at = |host| self.address(host);
         let mut args: Vec<OsString> = vec!["serve".into(), "--config".into(), config.into()];
         args.extend(["--listen".into(), format!("{}:{port}", at(Host::Runtime)).into()]);
@@ -380,6 +388,7 @@ async fn from_locked_to_chat_rotation_expiry_revocation_and_restart() -> anyhow:
     for secret in [PROMPT, text.as_str()].into_iter().chain(roots.iter().map(String::as_str)) {
         assert!(!lines.contains(secret), "a log holds {secret:?}");
     }
+    let raw: Vec<Vec<u8>> = roots.iter().map(|root| unhex(root)).collect();
     let embeddings = embeddings(&model)?;
     for capture in captures {
         let frames = capture.frames()?;
@@ -388,8 +397,12 @@ async fn from_locked_to_chat_rotation_expiry_revocation_and_restart() -> anyhow:
         for row in &embeddings {
             assert!(!contains(&frames, row), "an activation passed a wire");
         }
-        for root in &roots {
-            assert!(!contains(&frames, root.as_bytes()));
+        for root in roots.iter().map(|root| root.as_bytes()).chain(raw.iter().map(Vec::as_slice)) {
+            assert!(!contains(&frames, root), "a root secret passed a wire");
+        }
+        // Both links speak HTTP/2 below TLS, and nothing of it shows.
+        for word in ["PRI * HTTP/2.0", "application/grpc", "bifrost.v1."] {
+            assert!(!contains(&frames, word.as_bytes()), "{word} passed a wire outside TLS");
         }
     }
     Ok(())
@@ -437,6 +450,90 @@ async fn what_the_maker_says_of_the_platform_counts() -> anyhow::Result<()> {
     command.args(["verify", &url]).args(field.world.judged("--policy"));
     let ended = e2e::world::ended(command.output()?);
     assert!(ended.code != Some(0) && ended.err.contains("bifrost-attest/1"), "{:?} {}", ended.code, ended.err);
+    Ok(())
+}
+
+/// Bug report 22 with real processes: someone in the middle ends the client's TLS and passes everything on to a genuine runtime.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bug_22_a_relay_is_rejected_by_the_client() -> anyhow::Result<()> {
+    let mut field = Field::alone()?;
+    let model = chatty("llama", field.certificates.dir());
+    let (_runtime, port) = field.runtime(&model, 1, 0).await?;
+    let digest = |name| field.field_of_log(name).with_context(|| format!("no {name} in the log"));
+    field.world.policy(&digest("params_digest")?, &digest("model_digest")?, |text| text)?;
+    let genuine = format!("attested://127.0.0.1:{port}");
+    assert_eq!(field.attested(&["verify", &genuine]).code, Some(0));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let relay = format!("attested://{}", listener.local_addr()?);
+    let made = rcgen::generate_simple_self_signed(vec![attest::tls::NAME.into()])?;
+    let key =
+        rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(anyhow::Error::msg)?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut server = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)?;
+    server.alpn_protocols = vec![<Simulated as attest::Domain>::ALPN.to_vec()];
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
+    tokio::spawn(async move {
+        while let Ok((tcp, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let mut to_client = acceptor.accept(tcp).await?;
+                let connector = tokio_rustls::TlsConnector::from(attest::tls::client_config::<Simulated>()?);
+                let name = rustls::pki_types::ServerName::try_from(attest::tls::NAME)?;
+                let tcp = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
+                let mut to_runtime = connector.connect(name, tcp).await?;
+                tokio::io::copy_bidirectional(&mut to_client, &mut to_runtime).await?;
+                Ok::<_, anyhow::Error>(())
+            });
+        }
+    });
+    let ended = field.attested(&["verify", &relay, "--json"]);
+    assert!(ended.code == Some(1) && ended.out.contains("binding.report_data"), "{} {}", ended.out, ended.err);
+    let secret = field.world.keygen("acme", "k1");
+    let released = field.release(&relay, &secret, &[]);
+    assert!(released.code == Some(1), "a key was released to a relay: {}", released.err);
+    assert!(!field.logged("a key was released"));
+    Ok(())
+}
+
+/// A connection that attested and belongs to nobody: every RPC but a release is refused, whatever the client is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_released_key_no_rpc_is_answered() -> anyhow::Result<()> {
+    use proto::v1::{inference_client::InferenceClient, keys_client::KeysClient};
+    /// Asks nothing of anybody.
+    struct Credulous;
+    impl attest::client::Judge<Simulated> for Credulous {
+        type Approval = ();
+        async fn judge(&self, _: &attest::client::Offer<Simulated>) -> Result<(), attest::Error> {
+            Ok(())
+        }
+    }
+    let mut field = Field::alone()?;
+    let model = chatty("llama", field.certificates.dir());
+    let (_runtime, port) = field.runtime(&model, 1, 0).await?;
+    let connect = tower::service_fn(move |_: tonic::codegen::http::Uri| async move {
+        let tcp = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
+        let ((), tls) =
+            attest::client::attest::<Simulated, _>(tcp, &Credulous, None).await.map_err(std::io::Error::other)?;
+        Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(tls))
+    });
+    let endpoint = tonic::transport::Endpoint::from_static("http://runtime.invalid");
+    let channel = endpoint.connect_with_connector(connect).await?;
+    let (mut inference, mut keys) = (InferenceClient::new(channel.clone()), KeysClient::new(channel));
+    let refused = [
+        inference.generate(proto::v1::GenerateRequest::default()).await.err(),
+        inference.tokenize(proto::v1::TokenizeRequest::default()).await.err(),
+        inference.describe(proto::v1::DescribeRequest::default()).await.err(),
+        keys.held(proto::v1::HeldRequest::default()).await.err(),
+        keys.revoke(proto::v1::RevokeRequest::default()).await.err(),
+    ];
+    for status in refused {
+        let status = status.context("it was answered")?;
+        assert_eq!(status.code(), tonic::Code::PermissionDenied, "{status}");
+        assert!(status.message().starts_with("locked:"), "{status}");
+    }
     Ok(())
 }
 
@@ -520,6 +617,11 @@ fn root(file: &Path) -> anyhow::Result<String> {
     let text = fs::read_to_string(file)?;
     let line = text.lines().find(|l| l.starts_with("root")).context("a root")?;
     Ok(line.split('"').nth(1).context("quoted")?.to_owned())
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).filter_map(|d| u8::try_from(d).ok()).collect();
+    digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
 /// Pieces of the tensors of a model, as f32, embeddings among them: the first activations there are.

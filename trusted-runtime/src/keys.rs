@@ -16,7 +16,7 @@ use proto::v1::{Admit, HeldKey, KeyHeader};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -36,6 +36,16 @@ pub struct Held {
     /// Cancelled when the key has expired or was revoked.
     pub ended: CancellationToken,
     admission: AdmissionKey,
+    /// When it was released by a clock that nobody can set back, and for how long it was.
+    since: Instant,
+    lasts: Duration,
+}
+
+impl Held {
+    /// Whether requests may run under it. Does not depend on anybody having noticed its end.
+    pub fn lives(&self, now: u64) -> bool {
+        !self.ended.is_cancelled() && now < self.expires_at && self.since.elapsed() < self.lasts
+    }
 }
 
 /// Why a key is not taken.
@@ -154,7 +164,9 @@ impl Vault {
         let known = |(name, pin): &(String, Option<String>)| {
             *name == header.tenant && pin.as_ref().is_none_or(|pin| *pin == hex(&digest))
         };
-        if !self.tenants.is_empty() && !self.tenants.iter().any(known) {
+        // A tenant that is here already may bring a key that nobody could pin before it was drawn.
+        let own = by.is_some_and(|by| by.tenant == header.tenant && by.lives(now));
+        if !own && !self.tenants.is_empty() && !self.tenants.iter().any(known) {
             return Err(Refusal::Tenant(header.tenant.clone()));
         }
         let mut state = self.state();
@@ -165,7 +177,6 @@ impl Vault {
         if state.revoked.contains(&key) {
             return Err(Refusal::Revoked(key.1));
         }
-        let own = by.is_some_and(|by| by.tenant == header.tenant && !by.ended.is_cancelled());
         if !own && state.held.keys().any(|(tenant, _)| *tenant == header.tenant) {
             return Err(Refusal::Stranger(key.0));
         }
@@ -184,6 +195,8 @@ impl Vault {
             digest,
             ended: CancellationToken::new(),
             admission,
+            since: Instant::now(),
+            lasts: Duration::from_secs(header.expires_at - now),
         });
         state.held.insert(key, held.clone());
         if state.end(&replaced, now).is_some() {
@@ -210,7 +223,7 @@ impl Vault {
     /// Ends the keys whose time is over, and returns them.
     pub fn expire(&self, now: u64) -> Vec<Arc<Held>> {
         let mut state = self.state();
-        let over: Vec<_> = state.held.iter().filter(|(_, k)| k.expires_at <= now).map(|(k, _)| k.clone()).collect();
+        let over: Vec<_> = state.held.iter().filter(|(_, k)| !k.lives(now)).map(|(k, _)| k.clone()).collect();
         over.iter().filter_map(|key| state.end(key, now)).collect()
     }
 
@@ -254,7 +267,7 @@ impl Admissions for Gate {
     fn admit(&self, admit: &Admit, binding: &Binding) -> Option<Arc<Held>> {
         let key = (admit.tenant.clone(), admit.key_id.clone());
         let held = self.0.state().held.get(&key).cloned()?;
-        held.admission.verify(binding, &admit.proof).then_some(held)
+        (held.lives(now()) && held.admission.verify(binding, &admit.proof)).then_some(held)
     }
 }
 

@@ -117,10 +117,10 @@ async fn load(
         let (source, plain) = tokio::task::spawn_blocking(move || unlock.source())
             .await
             .map_err(|_| Error::Bug("decrypting the model panicked".into()))??;
-        if plain.is_none() && !source.starts_with("synthetic:") {
-            // What is loaded is what was attested, even if somebody changed the file in between.
-            config.model.sha256 = hex(&attested);
-        }
+        // What is loaded is what was attested, even if somebody changed the file in between; of an encrypted model that is
+        // the ciphertext, which was compared before it was opened.
+        let as_it_lies = plain.is_none() && !source.starts_with("synthetic:");
+        config.model.sha256 = if as_it_lies { hex(&attested) } else { String::new() };
         (config.model.source, _plain) = (source, plain);
     }
     let served = Arc::new(build(&config, evaluators, metrics, life).await?);

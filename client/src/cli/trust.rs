@@ -17,6 +17,12 @@ pub struct TrustArgs {
     /// A service that has Intel's collateral, asked in the order given [default: Intel's own]
     #[arg(long, value_name = "URL")]
     pub collateral_endpoint: Vec<String>,
+    /// AMD's certificates and revocation lists from this file alone; nothing of them is fetched then
+    #[arg(long, value_name = "FILE")]
+    pub amd_collateral: Option<PathBuf>,
+    /// A key distribution service that has AMD's, asked in the order given [default: AMD's own]
+    #[arg(long, value_name = "URL")]
+    pub amd_endpoint: Vec<String>,
     /// Log of accepted evidence [default: bifrost/attestations.jsonl in the state directory]
     #[arg(long, value_name = "FILE")]
     pub attestation_log: Option<PathBuf>,
@@ -43,9 +49,17 @@ impl AttestedArgs {
     /// Whether any of them was given.
     #[must_use]
     pub fn any(&self) -> bool {
-        let TrustArgs { collateral, collateral_endpoint, attestation_log, accept_rollback } = &self.trust;
-        let files = [&self.attestation_policy, &self.tenant_key, collateral, attestation_log];
-        files.iter().any(|file| file.is_some()) || !collateral_endpoint.is_empty() || *accept_rollback
+        let TrustArgs {
+            collateral,
+            collateral_endpoint,
+            amd_collateral,
+            amd_endpoint,
+            attestation_log,
+            accept_rollback,
+        } = &self.trust;
+        let files = [&self.attestation_policy, &self.tenant_key, collateral, amd_collateral, attestation_log];
+        let endpoints = [collateral_endpoint, amd_endpoint];
+        files.iter().any(|file| file.is_some()) || endpoints.iter().any(|e| !e.is_empty()) || *accept_rollback
     }
 }
 

@@ -6,26 +6,66 @@ use std::time::Duration;
 use attest_verify::collateral::{
     Answer, Answers, CollateralError, CollateralKey, MAX_PART, QuoteCollateralV3, assemble, dates, urls,
 };
+use attest_verify::snp;
 
 /// Short, so that an endpoint that is down does not hold up the next one.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// For one answer as a whole.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Asks the endpoints in their order. Blocks.
+/// Asks the endpoints in their order; the first whose answer is `fresh` counts, and without one the last that had an answer,
+/// about which the judge then says what is wrong. Blocks.
 ///
 /// # Errors
 /// [`CollateralError`] with every endpoint and what it answered.
-pub fn fetch(key: &CollateralKey, endpoints: &[String]) -> Result<QuoteCollateralV3, CollateralError> {
+pub fn fetch(
+    key: &CollateralKey,
+    endpoints: &[String],
+    fresh: impl Fn(&QuoteCollateralV3) -> bool,
+) -> Result<QuoteCollateralV3, CollateralError> {
     let agent = agent();
-    let mut tried = Vec::new();
+    let (mut tried, mut stale) = (Vec::new(), None);
     for endpoint in endpoints {
         match from(&agent, endpoint, key) {
-            Ok(collateral) => return Ok(collateral),
+            Ok(collateral) if fresh(&collateral) => return Ok(collateral),
+            Ok(collateral) => stale = Some(collateral),
             Err(reason) => tried.push((endpoint.clone(), reason)),
         }
     }
-    Err(CollateralError { wanted: key.to_string(), tried })
+    stale.ok_or_else(|| CollateralError { wanted: key.to_string(), tried })
+}
+
+/// What an SEV-SNP report needs beside itself, from the first endpoint that has all of it. Blocks.
+///
+/// # Errors
+/// [`CollateralError`] with every endpoint and what it answered.
+pub(super) fn fetch_amd(wanted: &snp::Wanted, endpoints: &[String]) -> Result<snp::Collateral, CollateralError> {
+    let agent = agent();
+    let mut tried = Vec::new();
+    for endpoint in endpoints {
+        // One address for each product the report may be from.
+        let certificate = one_of(&agent, &wanted.certificate_urls(endpoint));
+        let revocation = one_of(&agent, &wanted.revocation_urls(endpoint));
+        match (certificate, revocation) {
+            (Ok(endorsement), Ok(list)) => {
+                return Ok(snp::Collateral { endorsement, revocation: list.into_iter().collect() });
+            }
+            (Err(reason), _) | (_, Err(reason)) => tried.push((endpoint.clone(), reason)),
+        }
+    }
+    Err(CollateralError { wanted: wanted.to_string(), tried })
+}
+
+/// The body of the first address that answers; nothing without an address.
+fn one_of(agent: &ureq::Agent, urls: &[String]) -> Result<Option<Vec<u8>>, String> {
+    let mut reasons = Vec::new();
+    for url in urls {
+        match get(agent, url) {
+            Ok(answer) => return Ok(Some(answer.body)),
+            Err(reason) => reasons.push(reason),
+        }
+    }
+    if reasons.is_empty() { Ok(None) } else { Err(reasons.join("; ")) }
 }
 
 fn from(agent: &ureq::Agent, endpoint: &str, key: &CollateralKey) -> Result<QuoteCollateralV3, String> {

@@ -96,7 +96,10 @@ impl Passage {
     /// # Errors
     /// 503 with codes and no details.
     pub(super) fn open(&self) -> Result<Open, Refusal> {
+        // Nobody attests any more if the task has died: what it saw last is worth nothing.
+        let kept = self.wish.is_none() || self.state.has_changed().is_ok();
         match &*self.state.borrow() {
+            State::Open(_) if !kept => Err(Refusal::unattested("the proxy has stopped attesting")),
             State::Open(open) => Ok(open.clone()),
             State::Blocked { why, .. } => Err(Refusal::unattested(why.clone())),
         }

@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 /// Largest challenge, admission and answer to it, in bytes.
 pub(crate) const SMALL: usize = 4 << 10;
 /// Largest evidence: a quote of up to 128 KiB with collateral-sized event logs beside it.
-pub(crate) const EVIDENCE: usize = 1 << 20;
+pub(crate) const EVIDENCE: usize = 4 << 20;
 
 /// Reads one message of at most `cap` bytes; nothing is allocated for a frame that claims more.
 pub(crate) async fn read<M: Message + Default>(

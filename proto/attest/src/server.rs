@@ -15,6 +15,7 @@ use crate::{
 };
 use proto::v1::{Admission, Admit, Admitted, Challenge, Evidence, KeyHeader, Receipt, ReleaseRequest, RuntimeValues};
 use std::{
+    future::Future,
     io,
     marker::PhantomData,
     net::IpAddr,
@@ -26,7 +27,7 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    time::timeout,
+    time::{Sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tonic::transport::server::Connected;
@@ -171,7 +172,7 @@ impl<D: Domain, A: Admissions> Acceptor<D, A> {
             Ok::<_, Error>((tls, exporter, challenge))
         };
         let (mut tls, exporter, challenge) = timeout(HELLO, hello).await.map_err(late("challenge"))??;
-        if let Place::Busy = place {
+        if let Place::Busy(_) = place {
             refuse(&mut tls, Admission::Busy).await?;
             return Err(Error::Refused("too many connections wait for evidence".into()));
         }
@@ -194,6 +195,8 @@ impl<D: Domain, A: Admissions> Acceptor<D, A> {
                 return Err(error);
             }
         };
+        // Whoever takes his time to judge does not keep others from evidence.
+        drop(place);
         let admission = async {
             frame::write(&mut tls, "evidence", &collected.evidence(values)).await?;
             frame::read::<Admit>(&mut tls, "admission", frame::SMALL).await
@@ -205,7 +208,8 @@ impl<D: Domain, A: Admissions> Acceptor<D, A> {
             (None, true) => Admission::Release,
             (None, false) => Admission::Refused,
         };
-        frame::write(&mut tls, "admission", &Admitted { admission: answer.into() }).await?;
+        let told = Admitted { admission: answer.into() };
+        timeout(HELLO, frame::write(&mut tls, "admission", &told)).await.map_err(late("admission"))??;
         if answer == Admission::Refused {
             return Err(Error::Refused("no key of this name is held, or the proof is wrong".into()));
         }
@@ -218,7 +222,8 @@ impl<D: Domain, A: Admissions> Acceptor<D, A> {
             opener: Mutex::new(Some(opener)),
             signer: Arc::new(move |receipt| receipts.sign::<D>(receipt)),
         };
-        Ok(Attested { tls, session: Arc::new(session) })
+        let end = Box::pin(tokio::time::sleep(self.settings.session + LINGER));
+        Ok(Attested { tls, session: Arc::new(session), end })
     }
 
     fn values(&self, key: &ReleaseKey<D>) -> RuntimeValues {
@@ -269,7 +274,8 @@ fn checked(challenge: &Challenge) -> Result<[u8; 32], Error> {
 
 async fn refuse(tls: &mut TlsStream<TcpStream>, refusal: Admission) -> Result<(), Error> {
     let evidence = Evidence { version: VERSION, refusal: refusal.into(), ..Default::default() };
-    frame::write(tls, "refusal", &evidence).await
+    let late = |_| Error::Wire("refusal: the peer does not read".into());
+    timeout(HELLO, frame::write(tls, "refusal", &evidence)).await.map_err(late)?
 }
 
 fn now() -> u64 {
@@ -280,6 +286,8 @@ fn now() -> u64 {
 pub struct Attested<T> {
     tls: TlsStream<TcpStream>,
     session: Arc<Session<T>>,
+    /// When it is over, whatever still runs on it.
+    end: Pin<Box<Sleep>>,
 }
 
 impl<T> Attested<T> {
@@ -300,6 +308,9 @@ impl<T: Send + Sync + 'static> Connected for Attested<T> {
 
 impl<T> AsyncRead for Attested<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.end.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the connection's evidence is too old")));
+        }
         Pin::new(&mut self.tls).poll_read(cx, buf)
     }
 }
@@ -322,5 +333,7 @@ impl<T> AsyncWrite for Attested<T> {
 pub(crate) const ROLE: &[u8] = b"runtime";
 /// For TLS and the challenge.
 const HELLO: Duration = Duration::from_secs(5);
+/// What runs when a connection's evidence grows too old may end in this time.
+const LINGER: Duration = Duration::from_secs(600);
 /// For the client to judge the evidence; it may fetch collateral meanwhile.
-const JUDGEMENT: Duration = Duration::from_secs(60);
+const JUDGEMENT: Duration = Duration::from_secs(180);

@@ -15,7 +15,7 @@ pub(crate) enum Place {
     /// In the queue.
     Queued(#[expect(dead_code, reason = "held for its drop")] Held),
     /// The queue is full; there is time to say so.
-    Busy,
+    Busy(#[expect(dead_code, reason = "held for its drop")] Held),
     /// Beyond that.
     Flood,
 }
@@ -32,11 +32,9 @@ impl Waiting {
         if sum >= FLOOD {
             return Place::Flood;
         }
-        if sum >= MOST || own >= MOST_OF_ONE {
-            return Place::Busy;
-        }
         all.insert(peer, own + 1);
-        Place::Queued(Held { waiting: self.clone(), peer })
+        let held = Held { waiting: self.clone(), peer };
+        if sum >= MOST || own >= MOST_OF_ONE { Place::Busy(held) } else { Place::Queued(held) }
     }
 }
 
@@ -69,10 +67,13 @@ mod tests {
         let ip = |n: u8| IpAddr::from([127, 0, 0, n]);
         let held: Vec<_> = (0..MOST_OF_ONE).map(|_| waiting.enter(ip(1))).collect();
         assert!(held.iter().all(|p| matches!(p, Place::Queued(_))));
-        assert!(matches!(waiting.enter(ip(1)), Place::Busy));
+        assert!(matches!(waiting.enter(ip(1)), Place::Busy(_)));
         assert!(matches!(waiting.enter(ip(2)), Place::Queued(_)));
         drop(held);
         assert!(matches!(waiting.enter(ip(1)), Place::Queued(_)));
         assert!(waiting.0.lock().unwrap().is_empty());
+        let flood: Vec<_> = (0..FLOOD).map(|n| waiting.enter(ip(u8::try_from(n % 250).unwrap()))).collect();
+        assert_eq!(flood.iter().filter(|p| matches!(p, Place::Queued(_))).count(), MOST);
+        assert!(matches!(waiting.enter(ip(9)), Place::Flood));
     }
 }

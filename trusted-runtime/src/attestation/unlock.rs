@@ -9,14 +9,25 @@ use std::{
     fs::File,
     io::Seek,
     os::fd::AsRawFd,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
+
+/// The key of an encrypted model, on its way.
+#[derive(Default)]
+enum Key {
+    #[default]
+    Missing,
+    /// Released, and not used yet.
+    Released(age::x25519::Identity),
+    /// The model is open; its key is gone.
+    Used,
+}
 
 /// What is needed before the model can be loaded.
 pub struct Unlock {
     source: String,
     digest: [u8; 32],
-    identity: Mutex<Option<age::x25519::Identity>>,
+    identity: Mutex<Key>,
     running: Mutex<BTreeMap<(String, String), u32>>,
 }
 
@@ -36,7 +47,7 @@ impl Unlock {
     /// # Errors
     /// [`Error::Client`] or [`Error::Config`] saying what is missing or wrong.
     pub fn check(&self, secrets: &Secrets) -> Result<(), Error> {
-        let known = self.identity.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let known = !matches!(*self.key(), Key::Missing);
         match (encrypted(&self.source), secrets.model_key()) {
             (false, None) => Ok(()),
             (false, Some(_)) => Err(Error::Client("the model is not encrypted; release without its key".into())),
@@ -52,8 +63,9 @@ impl Unlock {
 
     /// Keeps the model's key, if one was released; [`Unlock::check`] has passed.
     pub fn model_key(&self, secrets: &Secrets) {
-        if let Some(key) = secrets.model_key().and_then(|key| identity(key).ok()) {
-            self.identity.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(key);
+        let mut slot = self.key();
+        if let (Key::Missing, Some(key)) = (&*slot, secrets.model_key().and_then(|key| identity(key).ok())) {
+            *slot = Key::Released(key);
         }
     }
 
@@ -63,8 +75,9 @@ impl Unlock {
     /// # Errors
     /// [`Error::Platform`] for files and memory, [`Error::Client`] for a model that was changed.
     pub fn source(&self) -> Result<(String, Option<File>), Error> {
-        let key = self.identity.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(key) = key else { return Ok((self.source.clone(), None)) };
+        let key = std::mem::take(&mut *self.key());
+        let Key::Released(key) = key else { return Ok((self.source.clone(), None)) };
+        *self.key() = Key::Used;
         let platform = |e: std::io::Error| Error::Platform(format!("model {}: {e}", self.source));
         // First a copy that nobody can change any more, then its digest, then its plaintext.
         let mut sealed = memory().map_err(platform)?;
@@ -80,6 +93,10 @@ impl Unlock {
             .map_err(|e| Error::Model(format!("{}: decrypting: {e}", self.source)))?;
         tracing::info!("model decrypted into memory");
         Ok((format!("/proc/self/fd/{}", plain.as_raw_fd()), Some(plain)))
+    }
+
+    fn key(&self) -> MutexGuard<'_, Key> {
+        self.identity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Requests that run under a key.

@@ -113,7 +113,7 @@ pub(crate) fn tenant(session: &Session<Arc<Held>>) -> Result<Arc<Held>, Status> 
     let held = held.ok_or_else(|| {
         Status::permission_denied("locked: this connection belongs to no tenant whose key was released")
     })?;
-    if held.ended.is_cancelled() {
+    if !held.lives(now()) {
         return Err(Status::permission_denied(format!("key {:?} has expired or was revoked", held.key_id)));
     }
     Ok(held)

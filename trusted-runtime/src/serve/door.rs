@@ -51,6 +51,11 @@ impl Door {
             let mode = W::MODE;
             return Err(Error::Config(format!("{mode} evidence is for loopback addresses, listen is {listen}")));
         }
+        if config.attestation.tenants.is_empty() && !listen.ip().is_loopback() {
+            return Err(Error::Config(
+                "attestation.tenants is not set, and whoever reaches this address could release a key; name the tenants".into(),
+            ));
+        }
         if let Some(banner) = W::BANNER {
             tracing::warn!("attestation: {banner}; nothing here is protected from whoever runs this machine");
         }

@@ -20,6 +20,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
+use trusted_he::Random;
 use zeroize::Zeroizing;
 
 /// Bytes that a message is longer than its numbers.
@@ -45,7 +46,8 @@ impl Sealed {
     /// [`Error::Platform`] without entropy.
     pub fn new(store: Store) -> Result<Self, Error> {
         let mut key = Zeroizing::new([0u8; 32]);
-        getrandom::fill(&mut *key).map_err(|e| Error::Platform(format!("no entropy for a page key: {e}")))?;
+        let mut random = Random::from_os().map_err(|e| Error::Platform(format!("a page key: {e}")))?;
+        random.fill(key.as_mut_slice());
         let key = UnboundKey::new(&AES_256_GCM, &*key).map_err(|_| Error::Bug("an AES key of 32 bytes".into()))?;
         Ok(Self { shared: Arc::new(Shared { key: LessSafeKey::new(key), next: AtomicU64::new(0), store }) })
     }
