@@ -80,6 +80,7 @@ printf '%s\n' "$*" >>"$0.calls"
 case "$1 $*" in
     "verify "*--json*) [ ! -e "$0.reject" ] || { echo '{"verdict":"rejected"}'; exit 1; }; echo '{"verdict":"accepted","instance":"0123456789abcdef"}' ;;
     "verify "*) echo "td.debug_off pass" ;;
+    "release-key "*--held*) [ -e "$0.held" ] ;;
     "release-key "*) echo "released" ;;
 esac
 EOF
@@ -94,11 +95,30 @@ if grep -q -- "release-key .*--tenant-key $tmp/tenant.key" "$tmp/fake.calls"; th
 label="release-key.sh --once" expect 0 "has the key already" "${release[@]}" --yes --once "$tmp/released"
 echo other >"$tmp/tenant.key"
 label="release-key.sh --once with a rotated key" expect 0 "released" "${release[@]}" --yes --once "$tmp/released"
+echo third >"$tmp/tenant.key"
+touch "$tmp/fake.held"
+label="release-key.sh --once with a key that was released by hand" expect 0 "holds the key already" "${release[@]}" --yes --once "$tmp/released"
+rm "$tmp/fake.held"
 touch "$tmp/fake.reject"
 label="release-key.sh rejected" expect 1 "rejected" "${release[@]}" --yes
-if [ "$(grep -c ^release-key "$tmp/fake.calls")" -eq 2 ]; then ok "release-key.sh released twice"; else bad "release-key.sh released at other times"; fi
+if [ "$(grep ^release-key "$tmp/fake.calls" | grep -vc -- --held)" -eq 2 ]; then ok "release-key.sh released twice"; else bad "release-key.sh released at other times"; fi
 label="release-key.sh without a policy" expect 2 "cannot be read" "${release[@]}" --policy "$tmp/none" --yes
 label="azure-evidence.sh usage" expect 1 "expected tdx or sev_snp" ./azure-evidence.sh sample
+
+# The units' commands against the programs, where those have been built.
+for target in ../target/release ../target/debug; do
+    [ -x "$target/bifrost" ] || continue
+    for flag in --runtime --attestation-policy --tenant-key --config; do
+        if "$target/bifrost" proxy --help | grep -q -- "$flag "; then ok "bifrost proxy has $flag"; else bad "bifrost proxy has no $flag"; fi
+    done
+    for flag in --runtime --policy --tenant-key --model-key --instance --held --yes; do
+        if "$target/bifrost" release-key --help | grep -q -- "$flag"; then ok "bifrost release-key has $flag"; else bad "bifrost release-key has no $flag"; fi
+    done
+    break
+done
+if grep -q -- '--attestation-policy' systemd/bifrost-proxy.service && ! grep -q ExecReload systemd/trusted-runtime.service; then
+    ok "units say what the programs take"
+else bad "a unit has a flag or a signal that its program does not take"; fi
 
 # Kubernetes.
 if command -v kubectl >/dev/null; then
