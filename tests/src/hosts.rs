@@ -45,6 +45,8 @@ impl Hosts {
         }
         hosts.link((Host::Client, "10.77.1.1/24"), (Host::Runtime, "10.77.1.2/24"), "front")?;
         hosts.link((Host::Runtime, "10.77.2.1/24"), (Host::Evaluator, "10.77.2.2/24"), "back")?;
+        // Making one and running something in it are two permissions.
+        ip(&["netns", "exec", &hosts.name(Host::Client), "true"])?;
         Ok(hosts)
     }
 
