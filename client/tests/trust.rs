@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use attest::server::{Acceptor, Admissions, Settings};
 use attest::source::{Collected, Source, SourceError};
-use attest::{Binding, Domain, Hardware};
+use attest::{Domain, Hardware, Opening};
 use attest_verify::collateral::{Bundle, CollateralKey, QuoteCollateralV3, dates};
 use axum::Router;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::routing::get;
 use client::collateral::fetch;
-use proto::v1::{Admit, Platform};
+use proto::v1::Platform;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -41,8 +41,12 @@ struct Nobody;
 impl Admissions for Nobody {
     type Tenant = ();
 
-    fn admit(&self, _: &Admit, _: &Binding) -> Option<()> {
+    fn admit(&self, _: &[u8], _: &Opening) -> Option<()> {
         None
+    }
+
+    fn ended(&self, (): &()) -> impl Future<Output = ()> + Send + 'static {
+        std::future::pending()
     }
 }
 

@@ -8,11 +8,11 @@ pub use service::KeysService;
 pub(crate) use service::{session, tenant};
 
 use attest::{
-    Binding,
+    Opening,
     secrets::{AdmissionKey, Secrets},
     server::Admissions,
 };
-use proto::v1::{Admit, HeldKey, KeyHeader};
+use proto::v1::{HeldKey, KeyHeader};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -264,10 +264,18 @@ pub struct Gate(pub Arc<Vault>);
 impl Admissions for Gate {
     type Tenant = Arc<Held>;
 
-    fn admit(&self, admit: &Admit, binding: &Binding) -> Option<Arc<Held>> {
-        let key = (admit.tenant.clone(), admit.key_id.clone());
-        let held = self.0.state().held.get(&key).cloned()?;
-        (held.lives(now()) && held.admission.verify(binding, &admit.proof)).then_some(held)
+    /// The proof names nobody, so every key is asked, the one that fits as long as the others.
+    fn admit(&self, proof: &[u8], opening: &Opening) -> Option<Arc<Held>> {
+        let now = now();
+        let state = self.0.state();
+        state.held.values().fold(None, |found, held| {
+            let fits = held.admission.verify(opening, proof);
+            if fits && held.lives(now) { Some(held.clone()) } else { found }
+        })
+    }
+
+    fn ended(&self, tenant: &Arc<Held>) -> impl Future<Output = ()> + Send + 'static {
+        tenant.ended.clone().cancelled_owned()
     }
 }
 

@@ -70,5 +70,31 @@ impl Binding {
     }
 }
 
+/// What a client knows of a connection before it has evidence: enough to prove on it, and on no other, that it holds a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening([u8; 32]);
+
+impl Opening {
+    /// `SHA-256` over `u32_be(length) || field` of domain, role, exporter and nonce. The exporter comes from this one TLS
+    /// session and its two ends, so whoever is shown a proof over an opening can use it nowhere else.
+    #[must_use]
+    pub fn new<D: Domain>(nonce: &[u8; 32], exporter: &[u8; 32]) -> Self {
+        let mut hash = Context::new(&SHA256);
+        for field in [D::TAG, D::MODE.as_bytes(), CLIENT, exporter, nonce] {
+            hash.update(&u32::try_from(field.len()).unwrap_or(u32::MAX).to_be_bytes());
+            hash.update(field);
+        }
+        let mut out = [0; 32];
+        out.copy_from_slice(hash.finish().as_ref());
+        Self(out)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+/// Who speaks in an [`Opening`].
+const CLIENT: &[u8] = b"client";
 /// Who speaks. The exporter is the same at both ends, so the role keeps evidence from being reflected.
 const ROLE: &[u8] = b"runtime";

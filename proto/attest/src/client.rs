@@ -1,7 +1,7 @@
-//! The client's side of the exchange: challenge, evidence, judgement, admission.
+//! The client's side of the exchange: challenge, evidence, judgement.
 
 use crate::{
-    Binding, Domain, Error, VERSION,
+    Binding, Domain, Error, Opening, VERSION,
     binding::Parts,
     frame,
     release::SUITE,
@@ -9,7 +9,7 @@ use crate::{
     server::exporter,
     tls::{NAME, client_config, spki_sha256},
 };
-use proto::v1::{Admission, Admit, Admitted, Challenge, Evidence, Platform, RuntimeValues};
+use proto::v1::{Admission, Challenge, Evidence, Platform, RuntimeValues};
 use rustls::pki_types::ServerName;
 use std::{future::Future, time::Duration};
 use tokio::{net::TcpStream, time::timeout};
@@ -43,13 +43,13 @@ pub struct Offer<D> {
 pub struct Credentials<'a> {
     /// The tenant.
     pub tenant: &'a str,
-    /// Its key.
+    /// Its key; like the tenant for messages alone, neither is sent.
     pub key_id: &'a str,
     /// What proves that we hold it.
     pub key: &'a AdmissionKey,
 }
 
-/// Takes a fresh connection through the exchange; `credentials` are `None` to release a key.
+/// Takes a fresh connection through the exchange, one round trip after TLS; `credentials` are `None` to release a key.
 ///
 /// # Errors
 /// [`Error`]: the network, a peer of another revision or domain, rejected evidence, no admission.
@@ -72,7 +72,9 @@ pub async fn attest<D: Domain, J: Judge<D>>(
     };
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce).map_err(|e| Error::Platform(format!("no entropy: {e}")))?;
-    let challenge = Challenge { version: VERSION, nonce: nonce.to_vec().into(), suite: SUITE.into() };
+    let proof = credentials.map(|c| c.key.prove(&Opening::new::<D>(&nonce, &exporter))).unwrap_or_default();
+    let challenge =
+        Challenge { version: VERSION, nonce: nonce.to_vec().into(), suite: SUITE.into(), proof: proof.into() };
     frame::write(&mut tls, "challenge", &challenge).await?;
     let evidence = timeout(EVIDENCE, frame::read::<Evidence>(&mut tls, "evidence", frame::EVIDENCE));
     let evidence = evidence.await.map_err(late("evidence"))??;
@@ -81,18 +83,7 @@ pub async fn attest<D: Domain, J: Judge<D>>(
     let binding = Binding::new::<D>(parts);
     let offer = Offer { evidence, binding, instance, domain: std::marker::PhantomData };
     let approval = judge.judge(&offer).await?;
-    let admit = match credentials {
-        None => Admit::default(),
-        Some(c) => {
-            Admit { tenant: c.tenant.into(), key_id: c.key_id.into(), proof: c.key.prove(&offer.binding).into() }
-        }
-    };
-    let admission = async {
-        frame::write(&mut tls, "admission", &admit).await?;
-        frame::read::<Admitted>(&mut tls, "admission", frame::SMALL).await
-    };
-    let admitted = timeout(HELLO, admission).await.map_err(late("admission"))??;
-    match (admitted.admission(), credentials) {
+    match (offer.evidence.admission(), credentials) {
         (Admission::Tenant, Some(_)) | (Admission::Release, None) => Ok((approval, tls)),
         (Admission::Refused, Some(c)) => Err(Error::Refused(format!(
             "the runtime holds no key {:?} of tenant {:?} that fits ours: released never, to an earlier process, expired or revoked",

@@ -51,7 +51,7 @@ mod tests {
     #[tokio::test]
     async fn frames_are_capped_before_they_are_read() {
         let (mut a, mut b) = tokio::io::duplex(64);
-        let sent = Challenge { version: 1, nonce: vec![7; 32].into(), suite: "s".into() };
+        let sent = Challenge { version: 1, nonce: vec![7; 32].into(), suite: "s".into(), ..Default::default() };
         write(&mut a, "challenge", &sent).await.unwrap();
         assert_eq!(read::<Challenge>(&mut b, "challenge", 64).await.unwrap(), sent);
         write(&mut a, "challenge", &sent).await.unwrap();

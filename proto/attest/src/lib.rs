@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attested;
 pub mod binding;
 pub mod client;
 pub mod domain;
@@ -17,9 +18,9 @@ pub mod source;
 pub mod tls;
 mod waiting;
 
-pub use binding::Binding;
+pub use binding::{Binding, Opening};
 pub use domain::{Domain, Hardware};
 pub use error::Error;
 
 /// Revision of the exchange; both sides must hold the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;

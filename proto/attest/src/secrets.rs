@@ -1,6 +1,6 @@
 //! A tenant's root secret and what derives from it.
 
-use crate::{Binding, Error};
+use crate::{Error, Opening};
 use aws_lc_rs::{
     digest::{SHA256, digest},
     hkdf::{HKDF_SHA256, KeyType, Salt},
@@ -79,16 +79,16 @@ impl AdmissionKey {
         Self(derive(root, ADMISSION))
     }
 
-    /// HMAC-SHA-256 over the report data of one connection, so that it is worth nothing on another.
+    /// HMAC-SHA-256 over the opening of one connection, so that it is worth nothing on another.
     #[must_use]
-    pub fn prove(&self, binding: &Binding) -> Vec<u8> {
-        hmac::sign(&self.hmac(), binding.report_data()).as_ref().to_vec()
+    pub fn prove(&self, opening: &Opening) -> Vec<u8> {
+        hmac::sign(&self.hmac(), opening.bytes()).as_ref().to_vec()
     }
 
     /// Whether `proof` is [`AdmissionKey::prove`] of this key; in constant time.
     #[must_use]
-    pub fn verify(&self, binding: &Binding, proof: &[u8]) -> bool {
-        hmac::verify(&self.hmac(), binding.report_data(), proof).is_ok()
+    pub fn verify(&self, opening: &Opening, proof: &[u8]) -> bool {
+        hmac::verify(&self.hmac(), opening.bytes(), proof).is_ok()
     }
 
     /// SHA-256 of the key, which names it in receipts.

@@ -1,36 +1,31 @@
-//! The runtime's door: TLS, challenge, evidence, admission; what comes out is a connection that attested.
+//! The runtime's door: TLS, challenge, evidence; what comes out is a connection that attested.
 //!
 //! gRPC is served on [`Attested`] streams only, so there is no RPC on a connection without evidence, and a connection
 //! that was opened again has evidence of its own.
 
 use crate::{
-    Binding, Domain, Error, VERSION,
+    Binding, Domain, Error, Opening, VERSION,
+    attested::Ends,
     binding::Parts,
     frame,
     release::{ReceiptKey, ReleaseKey, SUITE},
     secrets::Secrets,
     source::Source,
     tls::ServerIdentity,
-    waiting::{Place, Waiting},
+    waiting::{Limits, Place, Waiting},
 };
-use proto::v1::{Admission, Admit, Admitted, Challenge, Evidence, KeyHeader, Receipt, ReleaseRequest, RuntimeValues};
+
+pub use crate::attested::Attested;
+use proto::v1::{Admission, Challenge, Evidence, KeyHeader, Receipt, ReleaseRequest, RuntimeValues};
 use std::{
     future::Future,
-    io,
     marker::PhantomData,
     net::IpAddr,
-    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
-    task::{Context, Poll},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-    time::{Sleep, timeout},
-};
+use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
-use tonic::transport::server::Connected;
 
 /// What the runtime says of itself on every connection.
 #[derive(Clone, Debug)]
@@ -52,8 +47,11 @@ pub trait Admissions: Send + Sync + 'static {
     /// Who a connection belongs to.
     type Tenant: Clone + Send + Sync + 'static;
 
-    /// The tenant whose key `admit` proves, on the connection of `binding`; `None` if no such key is held.
-    fn admit(&self, admit: &Admit, binding: &Binding) -> Option<Self::Tenant>;
+    /// The tenant one of whose keys made `proof` for the connection of `opening`; `None` if no such key is held.
+    fn admit(&self, proof: &[u8], opening: &Opening) -> Option<Self::Tenant>;
+
+    /// Resolves when the key that `tenant` was admitted by has ended, and never if it cannot.
+    fn ended(&self, tenant: &Self::Tenant) -> impl Future<Output = ()> + Send + 'static;
 }
 
 /// Opens the one release of a connection.
@@ -117,6 +115,8 @@ pub struct Acceptor<D, A> {
     settings: Settings,
     admissions: A,
     waiting: Arc<Waiting>,
+    /// Connections of no tenant, from their challenge until they close.
+    strangers: Arc<Waiting>,
     domain: PhantomData<fn() -> D>,
 }
 
@@ -133,7 +133,8 @@ impl<D: Domain, A: Admissions> Acceptor<D, A> {
             receipts: Arc::new(ReceiptKey::draw()?),
             settings,
             admissions,
-            waiting: Arc::default(),
+            waiting: Waiting::new(QUEUE),
+            strangers: Waiting::new(STRANGERS),
             domain: PhantomData,
         })
     }
@@ -183,6 +184,17 @@ impl<D: Domain, A: Admissions> Acceptor<D, A> {
                 return Err(error);
             }
         };
+        let admission = self.admission(&challenge.proof, &Opening::new::<D>(&nonce, &exporter));
+        let stranger = match &admission {
+            Ok(_) => None,
+            Err(_) => match self.strangers.enter(peer) {
+                Place::Queued(held) => Some(held),
+                Place::Busy(_) | Place::Flood => {
+                    refuse(&mut tls, Admission::Busy).await?;
+                    return Err(Error::Refused("too many connections belong to no tenant".into()));
+                }
+            },
+        };
         let key = ReleaseKey::<D>::draw();
         let values = self.values(&key);
         let not_after = values.not_after;
@@ -197,24 +209,20 @@ impl<D: Domain, A: Admissions> Acceptor<D, A> {
         };
         // Whoever takes his time to judge does not keep others from evidence.
         drop(place);
-        let admission = async {
-            frame::write(&mut tls, "evidence", &collected.evidence(values)).await?;
-            frame::read::<Admit>(&mut tls, "admission", frame::SMALL).await
-        };
-        let admit = timeout(JUDGEMENT, admission).await.map_err(late("admission"))??;
-        let tenant = self.admissions.admit(&admit, &binding);
-        let answer = match (&tenant, admit.tenant.is_empty()) {
-            (Some(_), _) => Admission::Tenant,
-            (None, true) => Admission::Release,
-            (None, false) => Admission::Refused,
-        };
-        let told = Admitted { admission: answer.into() };
-        timeout(HELLO, frame::write(&mut tls, "admission", &told)).await.map_err(late("admission"))??;
-        if answer == Admission::Refused {
-            return Err(Error::Refused("no key of this name is held, or the proof is wrong".into()));
+        let told = admission.as_ref().map_or_else(|other| *other, |_| Admission::Tenant);
+        let evidence = collected.evidence(values, told);
+        timeout(HELLO, frame::write(&mut tls, "evidence", &evidence)).await.map_err(late("evidence"))??;
+        if told == Admission::Refused {
+            return Err(Error::Refused("the proof fits no key that is held".into()));
         }
+        let tenant = admission.ok();
         let (transcript, receipts) = (binding.transcript(), self.receipts.clone());
         let opener: Opener = Box::new(move |request| key.open(request, &transcript));
+        let mut ends = Ends::new(if tenant.is_some() { self.settings.session + LINGER } else { JUDGEMENT + RELEASE });
+        ends.begins(JUDGEMENT);
+        if let Some(tenant) = &tenant {
+            ends.with(self.admissions.ended(tenant), NOTICE);
+        }
         let session = Session {
             transcript,
             not_after,
@@ -222,8 +230,15 @@ impl<D: Domain, A: Admissions> Acceptor<D, A> {
             opener: Mutex::new(Some(opener)),
             signer: Arc::new(move |receipt| receipts.sign::<D>(receipt)),
         };
-        let end = Box::pin(tokio::time::sleep(self.settings.session + LINGER));
-        Ok(Attested { tls, session: Arc::new(session), end })
+        Ok(Attested::new(tls, Arc::new(session), ends, stranger))
+    }
+
+    /// The tenant, or what the connection is for instead.
+    fn admission(&self, proof: &[u8], opening: &Opening) -> Result<A::Tenant, Admission> {
+        if proof.is_empty() {
+            return Err(Admission::Release);
+        }
+        self.admissions.admit(proof, opening).ok_or(Admission::Refused)
     }
 
     fn values(&self, key: &ReleaseKey<D>) -> RuntimeValues {
@@ -257,6 +272,11 @@ pub(crate) fn exporter<D: Domain, C>(connection: &rustls::ConnectionCommon<C>) -
             String::from_utf8_lossy(D::ALPN)
         )));
     }
+    keying_material::<D, _>(connection)
+}
+
+/// An error and never a constant: without this there is nothing that evidence could be bound to.
+fn keying_material<D: Domain, C>(connection: &rustls::ConnectionCommon<C>) -> Result<[u8; 32], Error> {
     let exported = connection.export_keying_material([0; 32], D::EXPORTER, Some(ROLE));
     exported.map_err(|e| Error::Wire(format!("TLS exporter: {e}")))
 }
@@ -282,58 +302,38 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs())
 }
 
-/// A connection that has got its evidence and was let in.
-pub struct Attested<T> {
-    tls: TlsStream<TcpStream>,
-    session: Arc<Session<T>>,
-    /// When it is over, whatever still runs on it.
-    end: Pin<Box<Sleep>>,
-}
-
-impl<T> Attested<T> {
-    /// What is known of it.
-    #[must_use]
-    pub fn session(&self) -> &Arc<Session<T>> {
-        &self.session
-    }
-}
-
-impl<T: Send + Sync + 'static> Connected for Attested<T> {
-    type ConnectInfo = Arc<Session<T>>;
-
-    fn connect_info(&self) -> Self::ConnectInfo {
-        self.session.clone()
-    }
-}
-
-impl<T> AsyncRead for Attested<T> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.end.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the connection's evidence is too old")));
-        }
-        Pin::new(&mut self.tls).poll_read(cx, buf)
-    }
-}
-
-impl<T> AsyncWrite for Attested<T> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.tls).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tls).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tls).poll_shutdown(cx)
-    }
-}
-
 /// Context of the exporter; the role is in the binding once more.
 pub(crate) const ROLE: &[u8] = b"runtime";
-/// For TLS and the challenge.
+/// Connections that wait for evidence.
+const QUEUE: Limits = Limits { most: 64, of_one: 8, flood: 256 };
+/// Connections that belong to no tenant.
+const STRANGERS: Limits = Limits { most: 32, of_one: 8, flood: usize::MAX };
+/// For TLS and the challenge, and for a client to take what it is sent.
 const HELLO: Duration = Duration::from_secs(5);
 /// What runs when a connection's evidence grows too old may end in this time.
 const LINGER: Duration = Duration::from_secs(600);
 /// For the client to judge the evidence; it may fetch collateral meanwhile.
 const JUDGEMENT: Duration = Duration::from_secs(180);
+/// For a release, once the evidence is judged.
+const RELEASE: Duration = Duration::from_secs(60);
+/// From the end of a key to the end of its connections: for their requests to say why they end.
+const NOTICE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Hardware,
+        tls::{NAME, client_config},
+    };
+
+    /// Bug report 24: where the exporter gives nothing, one must not carry on without it.
+    #[test]
+    fn bug_24_no_exporter_is_an_error() {
+        let name = rustls::pki_types::ServerName::try_from(NAME).unwrap();
+        let fresh = rustls::ClientConnection::new(client_config::<Hardware>().unwrap(), name).unwrap();
+        let error = keying_material::<Hardware, _>(&fresh).err().unwrap().to_string();
+        assert!(error.contains("TLS exporter: "), "{error}");
+        assert!(matches!(exporter::<Hardware, _>(&fresh), Err(Error::Version(_))));
+    }
+}

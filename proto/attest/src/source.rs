@@ -1,6 +1,6 @@
 //! Where evidence comes from, as the server sees it.
 
-use proto::v1::{AzureEvidence, Evidence, Platform, RuntimeEvent, RuntimeValues};
+use proto::v1::{Admission, AzureEvidence, Evidence, Platform, RuntimeEvent, RuntimeValues};
 
 /// A way to get the hardware to state something.
 ///
@@ -34,9 +34,9 @@ pub struct Collected {
 }
 
 impl Collected {
-    /// The message, with the values that the statement is bound to.
+    /// The message, with the values that the statement is bound to and what the connection is for.
     #[must_use]
-    pub fn evidence(self, values: RuntimeValues) -> Evidence {
+    pub fn evidence(self, values: RuntimeValues, admission: Admission) -> Evidence {
         Evidence {
             version: crate::VERSION,
             platform: self.platform.into(),
@@ -47,6 +47,7 @@ impl Collected {
             azure: self.azure,
             values: Some(values),
             refusal: 0,
+            admission: admission.into(),
         }
     }
 }

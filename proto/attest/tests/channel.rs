@@ -7,7 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use attest::{
-    Binding, Domain, Error, Hardware,
+    Binding, Domain, Error, Hardware, Opening,
     client::{Credentials, Judge, Offer, attest},
     release::{check_receipt, seal},
     secrets::{AdmissionKey, Secrets},
@@ -15,7 +15,7 @@ use attest::{
     source::{Collected, Source, SourceError},
     tls::{NAME, ServerIdentity, client_config},
 };
-use proto::v1::{Admit, Evidence, KeyHeader, Platform, Receipt};
+use proto::v1::{Admission, Evidence, KeyHeader, Platform, Receipt};
 use rustls::pki_types::ServerName;
 use std::{net::IpAddr, sync::Arc, time::Duration};
 use tokio::{
@@ -60,9 +60,12 @@ struct Acme;
 impl Admissions for Acme {
     type Tenant = String;
 
-    fn admit(&self, admit: &Admit, binding: &Binding) -> Option<String> {
-        let known = admit.tenant == "acme" && admit.key_id == "k1";
-        (known && AdmissionKey::of(&ROOT).verify(binding, &admit.proof)).then(|| admit.tenant.clone())
+    fn admit(&self, proof: &[u8], opening: &Opening) -> Option<String> {
+        AdmissionKey::of(&ROOT).verify(opening, proof).then(|| "acme".into())
+    }
+
+    fn ended(&self, _: &String) -> impl Future<Output = ()> + Send + 'static {
+        std::future::pending()
     }
 }
 
@@ -122,10 +125,10 @@ async fn connect(address: std::net::SocketAddr) -> TcpStream {
 
 #[tokio::test]
 async fn a_tenant_is_let_in_by_its_key_and_a_stranger_only_to_release_one() {
-    for (key, tenant, good) in [(ROOT, "acme", true), ([8; 32], "acme", false), (ROOT, "other", false)] {
+    for (key, good) in [(ROOT, true), ([8; 32], false)] {
         let (address, taken) = serve(acceptor::<Hardware>(Box::new(Mirror))).await;
         let key = AdmissionKey::of(&key);
-        let credentials = Credentials { tenant, key_id: "k1", key: &key };
+        let credentials = Credentials { tenant: "acme", key_id: "k1", key: &key };
         let outcome = attest::<Hardware, _>(connect(address).await, &AboutUs, Some(credentials)).await;
         let taken = taken.await.unwrap();
         assert_eq!((outcome.is_ok(), taken.is_ok()), (good, good));
@@ -142,6 +145,48 @@ async fn a_tenant_is_let_in_by_its_key_and_a_stranger_only_to_release_one() {
     let mut got = [0; 3];
     tls.read_exact(&mut got).await.unwrap();
     assert_eq!(&got, b"rpc");
+}
+
+/// The proof is sent before anybody is verified: whoever gets it must not be able to use it.
+#[tokio::test]
+async fn a_proof_is_worth_nothing_on_another_connection_and_names_nobody() {
+    let key = AdmissionKey::of(&ROOT);
+    let opening = Opening::new::<Hardware>(&[1; 32], &[2; 32]);
+    let proof = key.prove(&opening);
+    assert_eq!(proof.len(), 32);
+    assert!(key.verify(&opening, &proof));
+    for other in [
+        Opening::new::<Hardware>(&[3; 32], &[2; 32]),
+        Opening::new::<Hardware>(&[1; 32], &[3; 32]),
+        Opening::new::<Other>(&[1; 32], &[2; 32]),
+    ] {
+        assert!(!key.verify(&other, &proof));
+    }
+}
+
+#[tokio::test]
+async fn connections_of_no_tenant_are_few_and_a_tenant_gets_in_beside_them() {
+    let acceptor = acceptor::<Hardware>(Box::new(Mirror));
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        let (address, taken) = serve(acceptor.clone()).await;
+        let ours = attest::<Hardware, _>(connect(address).await, &AboutUs, None).await.unwrap();
+        open.push((ours, taken.await.unwrap().unwrap()));
+    }
+    let (address, taken) = serve(acceptor.clone()).await;
+    let error = attest::<Hardware, _>(connect(address).await, &AboutUs, None).await.err().unwrap();
+    assert!(matches!(&error, Error::Refused(why) if why.contains("try again")), "{error}");
+    assert!(taken.await.unwrap().err().unwrap().to_string().contains("belong to no tenant"));
+    let key = AdmissionKey::of(&ROOT);
+    let credentials = Some(Credentials { tenant: "acme", key_id: "k1", key: &key });
+    let (address, taken) = serve(acceptor.clone()).await;
+    let (evidence, _tls) = attest::<Hardware, _>(connect(address).await, &AboutUs, credentials).await.unwrap();
+    assert_eq!(evidence.admission(), Admission::Tenant);
+    assert!(taken.await.unwrap().is_ok());
+    open.pop();
+    let (address, _taken) = serve(acceptor).await;
+    let (evidence, _tls) = attest::<Hardware, _>(connect(address).await, &AboutUs, None).await.unwrap();
+    assert_eq!(evidence.admission(), Admission::Release);
 }
 
 #[tokio::test]
@@ -163,25 +208,35 @@ async fn a_key_is_released_once_on_the_connection_that_attested() {
 }
 
 /// Bug reports 22 (relay, diversion): someone in the middle ends our TLS with a key of his own and passes the challenge to a
-/// genuine runtime and its evidence to us.
+/// genuine runtime and its evidence to us. Our proof does not let him in as us either.
 #[tokio::test]
 async fn bug_22_relayed_evidence_is_rejected() {
-    let (genuine, taken) = serve(acceptor::<Hardware>(Box::new(Mirror))).await;
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let middle = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        let config = tests_only_server::<Hardware>();
-        let (tcp, _) = listener.accept().await.unwrap();
-        let mut to_client = tokio_rustls::TlsAcceptor::from(config).accept(tcp).await.unwrap();
-        let connector = TlsConnector::from(client_config::<Hardware>().unwrap());
-        let name = ServerName::try_from(NAME).unwrap();
-        let mut to_runtime = connector.connect(name, TcpStream::connect(genuine).await.unwrap()).await.unwrap();
-        // Both directions, byte by byte.
-        let _ = tokio::io::copy_bidirectional(&mut to_client, &mut to_runtime).await;
-    });
-    let error = attest::<Hardware, _>(connect(middle).await, &AboutUs, None).await.err().unwrap();
-    assert!(matches!(&error, Error::Rejected(why) if why.contains("another connection")), "{error}");
-    assert!(taken.await.unwrap().is_err(), "the runtime sees a client that went away");
+    for tenant in [false, true] {
+        let (genuine, taken) = serve(acceptor::<Hardware>(Box::new(Mirror))).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let middle = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let config = tests_only_server::<Hardware>();
+            let (tcp, _) = listener.accept().await.unwrap();
+            let mut to_client = tokio_rustls::TlsAcceptor::from(config).accept(tcp).await.unwrap();
+            let connector = TlsConnector::from(client_config::<Hardware>().unwrap());
+            let name = ServerName::try_from(NAME).unwrap();
+            let mut to_runtime = connector.connect(name, TcpStream::connect(genuine).await.unwrap()).await.unwrap();
+            // Both directions, byte by byte.
+            let _ = tokio::io::copy_bidirectional(&mut to_client, &mut to_runtime).await;
+        });
+        let key = AdmissionKey::of(&ROOT);
+        let credentials = tenant.then_some(Credentials { tenant: "acme", key_id: "k1", key: &key });
+        let error = attest::<Hardware, _>(connect(middle).await, &AboutUs, credentials).await.err().unwrap();
+        assert!(matches!(&error, Error::Rejected(why) if why.contains("another connection")), "{error}");
+        match taken.await.unwrap() {
+            Err(error) => assert!(tenant && error.to_string().contains("fits no key"), "{error}"),
+            Ok(mut taken) => {
+                assert!(!tenant && taken.session().tenant().is_none());
+                assert_eq!(taken.read(&mut [0; 1]).await.unwrap_or(0), 0, "the client went away");
+            }
+        }
+    }
 }
 
 /// Bug report 21: a server that says again what it said to an earlier challenge.
@@ -215,6 +270,23 @@ fn bug_23_the_binding_tells_ends_and_worlds_apart() {
     let ours = Binding::new::<Hardware>(part(&[3; 32]));
     assert_ne!(ours, Binding::new::<Hardware>(part(&[4; 32])), "another server key");
     assert_ne!(ours, Binding::new::<Other>(part(&[3; 32])), "another domain");
+}
+
+/// Bug report 23: a client that is shown whatever it said itself.
+#[tokio::test]
+async fn bug_23_a_reflected_challenge_is_no_evidence() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mirror = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (tcp, _) = listener.accept().await.unwrap();
+        let tls = tokio_rustls::TlsAcceptor::from(tests_only_server::<Hardware>()).accept(tcp).await.unwrap();
+        let (mut from, mut to) = tokio::io::split(tls);
+        let _ = tokio::io::copy(&mut from, &mut to).await;
+    });
+    let key = AdmissionKey::of(&ROOT);
+    let credentials = Some(Credentials { tenant: "acme", key_id: "k1", key: &key });
+    let error = attest::<Hardware, _>(connect(mirror).await, &AboutUs, credentials).await.err().unwrap();
+    assert!(matches!(error, Error::Wire(_)), "{error}");
 }
 
 /// Bug report 24: without an exporter there is no connection; a session of another label has another one.
@@ -263,7 +335,7 @@ async fn other_revisions_and_wild_frames_are_refused() {
         let body = c.encode_to_vec();
         [&u32::try_from(body.len()).unwrap().to_be_bytes()[..], &body].concat()
     }
-    let good = Challenge { version: attest::VERSION, nonce: vec![0; 32].into(), suite: attest::release::SUITE.into() };
+    let good = Challenge { version: attest::VERSION, nonce: vec![0; 32].into(), suite: attest::release::SUITE.into(), ..Default::default() };
     for (challenge, says) in [
         (framed(&Challenge { version: 9, ..good.clone() }), "speaks revision 9"),
         (framed(&Challenge { suite: "xwing-draft-11".into(), ..good.clone() }), "release suite is \"xwing-draft-11\""),

@@ -11,6 +11,10 @@ pub struct Challenge {
     /// The key release suite that the client speaks.
     #[prost(string, tag = "3")]
     pub suite: ::prost::alloc::string::String,
+    /// HMAC-SHA-256 by a tenant's admission key over this opening (domain, TLS exporter, nonce); empty to release a key. It
+    /// names nobody: whoever holds the key recognizes it.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub proof: ::prost::bytes::Bytes,
 }
 /// From the runtime: what it is.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -41,6 +45,9 @@ pub struct Evidence {
     /// Set where there is no evidence, and then nothing else is: why not.
     #[prost(enumeration = "Admission", tag = "9")]
     pub refusal: i32,
+    /// What the connection is for: a tenant, the release of a key, or nothing because the proof fits no key that is held.
+    #[prost(enumeration = "Admission", tag = "10")]
+    pub admission: i32,
 }
 /// One extension of RTMR3: by SHA-384(u32_be(len(name)) || name || u32_be(len(payload)) || payload).
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -90,24 +97,6 @@ pub struct RuntimeValues {
     /// Version of the runtime.
     #[prost(string, tag = "7")]
     pub software: ::prost::alloc::string::String,
-}
-/// From the client: who it is.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Admit {
-    /// The tenant and its key whose holder the client is; empty to release one.
-    #[prost(string, tag = "1")]
-    pub tenant: ::prost::alloc::string::String,
-    #[prost(string, tag = "2")]
-    pub key_id: ::prost::alloc::string::String,
-    /// HMAC-SHA-256 by the admission key, which derives from the tenant's root secret, over the binding.
-    #[prost(bytes = "bytes", tag = "3")]
-    pub proof: ::prost::bytes::Bytes,
-}
-/// From the runtime: whether it may go on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Admitted {
-    #[prost(enumeration = "Admission", tag = "1")]
-    pub admission: i32,
 }
 /// Where evidence comes from, and so how it is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

@@ -14,7 +14,7 @@ use crate::{
 };
 use attest::source::Collected;
 use prost::Message;
-use proto::v1::{Evidence, RuntimeEvent, RuntimeValues};
+use proto::v1::{Admission, Evidence, RuntimeEvent, RuntimeValues};
 use std::io::{self, Read, Write};
 
 /// Most bytes of an event.
@@ -159,7 +159,7 @@ impl Answer {
 }
 
 fn without_values(collected: Collected) -> Evidence {
-    Evidence { values: None, ..collected.evidence(RuntimeValues::default()) }
+    Evidence { values: None, ..collected.evidence(RuntimeValues::default(), Admission::Unspecified) }
 }
 
 fn collected(evidence: Evidence) -> Result<Collected, WireError> {
