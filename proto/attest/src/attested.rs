@@ -71,12 +71,7 @@ impl Ends {
 }
 
 impl<T> Attested<T> {
-    pub(crate) fn new(
-        tls: TlsStream<TcpStream>,
-        session: Arc<Session<T>>,
-        ends: Ends,
-        stranger: Option<Held>,
-    ) -> Self {
+    pub(crate) fn new(tls: TlsStream<TcpStream>, session: Arc<Session<T>>, ends: Ends, stranger: Option<Held>) -> Self {
         Self { tls, session, ends, _stranger: stranger }
     }
 

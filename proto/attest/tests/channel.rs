@@ -335,7 +335,12 @@ async fn other_revisions_and_wild_frames_are_refused() {
         let body = c.encode_to_vec();
         [&u32::try_from(body.len()).unwrap().to_be_bytes()[..], &body].concat()
     }
-    let good = Challenge { version: attest::VERSION, nonce: vec![0; 32].into(), suite: attest::release::SUITE.into(), ..Default::default() };
+    let good = Challenge {
+        version: attest::VERSION,
+        nonce: vec![0; 32].into(),
+        suite: attest::release::SUITE.into(),
+        ..Default::default()
+    };
     for (challenge, says) in [
         (framed(&Challenge { version: 9, ..good.clone() }), "speaks revision 9"),
         (framed(&Challenge { suite: "xwing-draft-11".into(), ..good.clone() }), "release suite is \"xwing-draft-11\""),

@@ -1,6 +1,7 @@
 //! Which source a runtime uses.
 
 use crate::{
+    azure,
     command::ExternalCommand,
     configfs::ConfigfsTsm,
     fs::Files,
@@ -39,6 +40,8 @@ pub enum Choice {
     Helper,
     /// A program.
     ExternalCommand,
+    /// The virtual TPM below Azure's paravisor; needs the feature of this name.
+    AzureVtpm,
 }
 
 impl Default for Settings {
@@ -76,6 +79,7 @@ fn open_on<F: Files + Clone>(
             tracing::info!("runtime measurements are not extended through a program; evidence goes without them");
             Box::new(source)
         }
+        Choice::AzureVtpm => azure::open()?,
         Choice::Auto => auto(files.clone(), &settings.helper_socket, events)?,
     };
     let mut report_data = [0; 64];

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod azure;
 pub mod choose;
 pub mod command;
 pub mod configfs;
