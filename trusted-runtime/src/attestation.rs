@@ -1,5 +1,6 @@
 //! What this process says of itself, and what it does once a key was released to it.
 
+mod decrypted_model;
 pub mod local;
 mod model_file;
 mod process;

@@ -111,19 +111,22 @@ async fn load(
 ) -> Result<Arc<Served>, Error> {
     let mut config = config.clone();
     // Held until the model is loaded: the plaintext of an encrypted one.
-    let mut _plain = None;
+    let mut plain = None;
     if let Some(unlock) = unlock {
         let attested = unlock.model_digest();
-        let (source, plain) = tokio::task::spawn_blocking(move || unlock.source())
+        (config.model.source, plain) = tokio::task::spawn_blocking(move || unlock.source())
             .await
             .map_err(|_| Error::Bug("decrypting the model panicked".into()))??;
         // What is loaded is what was attested, even if somebody changed the file in between; of an encrypted model that is
         // the ciphertext, which was compared before it was opened.
-        let as_it_lies = plain.is_none() && !source.starts_with("synthetic:");
+        let as_it_lies = plain.is_none() && !config.model.source.starts_with("synthetic:");
         config.model.sha256 = if as_it_lies { hex(&attested) } else { String::new() };
-        (config.model.source, _plain) = (source, plain);
     }
-    let served = Arc::new(build(&config, evaluators, metrics, life).await?);
+    let built = build(&config, evaluators, metrics, life).await;
+    // It is overwritten now, whatever came of it, and not by a thread that answers.
+    let overwritten = tokio::task::spawn_blocking(move || drop(plain)).await;
+    overwritten.map_err(|_| Error::Bug("overwriting the decrypted model panicked".into()))?;
+    let served = Arc::new(built?);
     front.open(served.clone());
     health.set_serving::<InferenceServer<Service>>().await;
     health.set_service_status("", ServingStatus::Serving).await;

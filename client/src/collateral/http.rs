@@ -23,7 +23,7 @@ pub fn fetch(
     endpoints: &[String],
     fresh: impl Fn(&QuoteCollateralV3) -> bool,
 ) -> Result<QuoteCollateralV3, CollateralError> {
-    let agent = agent();
+    let agent = agent(ANSWER_TIMEOUT);
     let (mut tried, mut stale) = (Vec::new(), None);
     for endpoint in endpoints {
         match from(&agent, endpoint, key) {
@@ -40,28 +40,41 @@ pub fn fetch(
 /// # Errors
 /// [`CollateralError`] with every endpoint and what it answered.
 pub(super) fn fetch_amd(wanted: &snp::Wanted, endpoints: &[String]) -> Result<snp::Collateral, CollateralError> {
-    let agent = agent();
+    amd(&agent(ANSWER_TIMEOUT), wanted, endpoints)
+}
+
+fn amd(agent: &ureq::Agent, wanted: &snp::Wanted, endpoints: &[String]) -> Result<snp::Collateral, CollateralError> {
     let mut tried = Vec::new();
     for endpoint in endpoints {
-        // One address for each product the report may be from.
-        let certificate = one_of(&agent, &wanted.certificate_urls(endpoint));
-        let revocation = one_of(&agent, &wanted.revocation_urls(endpoint));
-        match (certificate, revocation) {
-            (Ok(endorsement), Ok(list)) => {
-                return Ok(snp::Collateral { endorsement, revocation: list.into_iter().collect() });
-            }
-            (Err(reason), _) | (_, Err(reason)) => tried.push((endpoint.clone(), reason)),
+        match amd_from(agent, endpoint, wanted) {
+            Ok(collateral) => return Ok(collateral),
+            Err(reason) => tried.push((endpoint.clone(), reason)),
         }
     }
     Err(CollateralError { wanted: wanted.to_string(), tried })
 }
 
-/// The body of the first address that answers; nothing without an address.
-fn one_of(agent: &ureq::Agent, urls: &[String]) -> Result<Option<Vec<u8>>, String> {
+fn amd_from(agent: &ureq::Agent, endpoint: &str, wanted: &snp::Wanted) -> Result<snp::Collateral, String> {
+    let (certificates, mut lists) = (wanted.certificate_urls(endpoint), wanted.revocation_urls(endpoint));
+    // One address for each product the report may be from; the one that knows the chip says whose list is wanted.
+    let endorsement = match first(agent, &certificates)? {
+        Some((product, answer)) => {
+            lists = lists.into_iter().skip(product).take(1).collect();
+            Some(answer.body)
+        }
+        None => None,
+    };
+    let revocation = first(agent, &lists)?.map(|(_, answer)| answer.body);
+    let collateral = snp::Collateral { endorsement, revocation: revocation.into_iter().collect() };
+    collateral.readable().map(|()| collateral)
+}
+
+/// The answer of the first address that has one, and which that is; nothing without an address.
+fn first(agent: &ureq::Agent, urls: &[String]) -> Result<Option<(usize, Answer)>, String> {
     let mut reasons = Vec::new();
-    for url in urls {
+    for (index, url) in urls.iter().enumerate() {
         match get(agent, url) {
-            Ok(answer) => return Ok(Some(answer.body)),
+            Ok(answer) => return Ok(Some((index, answer))),
             Err(reason) => reasons.push(reason),
         }
     }
@@ -88,6 +101,13 @@ fn from(agent: &ureq::Agent, endpoint: &str, key: &CollateralKey) -> Result<Quot
 fn get(agent: &ureq::Agent, url: &str) -> Result<Answer, String> {
     let failed = |error: ureq::Error| format!("{url}: {error}");
     let mut response = agent.get(url).call().map_err(failed)?;
+    let status = response.status();
+    if !status.is_success() {
+        // AMD's service wants to be left alone between two chips.
+        let seconds = response.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
+        let later = seconds.map(|seconds| format!(", retry after {seconds} s")).unwrap_or_default();
+        return Err(format!("{url}: http status: {}{later}", status.as_u16()));
+    }
     let headers = response.headers().iter();
     let headers =
         headers.filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned()))).collect();
@@ -95,16 +115,22 @@ fn get(agent: &ureq::Agent, url: &str) -> Result<Answer, String> {
     Ok(Answer { body, headers })
 }
 
-fn agent() -> ureq::Agent {
+/// `answer` is for one answer as a whole.
+fn agent(answer: Duration) -> ureq::Agent {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     ureq::Agent::new_with_config(
         ureq::Agent::config_builder()
             .timeout_resolve(Some(CONNECT_TIMEOUT))
             .timeout_connect(Some(CONNECT_TIMEOUT))
-            .timeout_global(Some(ANSWER_TIMEOUT))
+            .timeout_global(Some(answer))
+            // A refusal's headers are wanted as well.
+            .http_status_as_error(false)
             // Issuer chains are in headers.
             .max_response_header_size(256 << 10)
             .tls_config(ureq::tls::TlsConfig::builder().unversioned_rustls_crypto_provider(provider).build())
             .build(),
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -327,13 +327,42 @@ mod tests {
         tls::{NAME, client_config},
     };
 
-    /// Bug report 24: where the exporter gives nothing, one must not carry on without it.
+    /// One flight of messages.
+    fn flight(mut write: impl FnMut(&mut Vec<u8>) -> std::io::Result<usize>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while write(&mut bytes).unwrap() > 0 {}
+        bytes
+    }
+
+    fn take<C>(connection: &mut rustls::ConnectionCommon<C>, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            connection.read_tls(&mut bytes).unwrap();
+            connection.process_new_packets().unwrap();
+        }
+    }
+
+    /// Bug report 24: where the exporter gives nothing, one must not carry on without it. Each end gets it with the other's
+    /// last message of the handshake, and has agreed on the protocol before.
     #[test]
     fn bug_24_no_exporter_is_an_error() {
         let name = rustls::pki_types::ServerName::try_from(NAME).unwrap();
-        let fresh = rustls::ClientConnection::new(client_config::<Hardware>().unwrap(), name).unwrap();
-        let error = keying_material::<Hardware, _>(&fresh).err().unwrap().to_string();
-        assert!(error.contains("TLS exporter: "), "{error}");
-        assert!(matches!(exporter::<Hardware, _>(&fresh), Err(Error::Version(_))));
+        let mut client = rustls::ClientConnection::new(client_config::<Hardware>().unwrap(), name).unwrap();
+        let identity = ServerIdentity::draw::<Hardware>().unwrap();
+        let mut server = rustls::ServerConnection::new(identity.config).unwrap();
+        let none = |got: Result<[u8; 32], Error>| {
+            let error = got.expect_err("keying material of no session").to_string();
+            assert!(error.contains("TLS exporter: "), "{error}");
+        };
+        none(keying_material::<Hardware, _>(&client));
+        assert!(matches!(exporter::<Hardware, _>(&client), Err(Error::Version(_))), "no protocol is agreed on yet");
+        take(&mut server, &flight(|out| client.write_tls(out)));
+        assert_eq!(server.alpn_protocol(), Some(Hardware::ALPN));
+        none(exporter::<Hardware, _>(&server));
+        take(&mut client, &flight(|out| server.write_tls(out)));
+        let ours = exporter::<Hardware, _>(&client).unwrap();
+        none(exporter::<Hardware, _>(&server));
+        take(&mut server, &flight(|out| client.write_tls(out)));
+        assert_eq!(exporter::<Hardware, _>(&server).unwrap(), ours, "the same at both ends");
+        assert_ne!(ours, [0; 32]);
     }
 }

@@ -7,7 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use attest::{
-    Binding, Domain, Error, Hardware, Opening,
+    Domain, Error, Hardware, Opening,
     client::{Credentials, Judge, Offer, attest},
     release::{check_receipt, seal},
     secrets::{AdmissionKey, Secrets},
@@ -258,52 +258,6 @@ async fn bug_21_repeated_evidence_is_rejected() {
     let (address, _taken) = serve(acceptor).await;
     let error = attest::<Hardware, _>(connect(address).await, &AboutUs, None).await.err().unwrap();
     assert!(matches!(error, Error::Rejected(_)), "{error}");
-}
-
-/// Bug report 23: the exporter is the same at both ends, so a client could be shown its own statement. Role, mode and the
-/// server's key are in the hash, and a client never states anything.
-#[test]
-fn bug_23_the_binding_tells_ends_and_worlds_apart() {
-    use attest::binding::Parts;
-    let values = proto::v1::RuntimeValues::default();
-    let part = |spki| Parts { nonce: &[1; 32], exporter: &[2; 32], spki, values: &values };
-    let ours = Binding::new::<Hardware>(part(&[3; 32]));
-    assert_ne!(ours, Binding::new::<Hardware>(part(&[4; 32])), "another server key");
-    assert_ne!(ours, Binding::new::<Other>(part(&[3; 32])), "another domain");
-}
-
-/// Bug report 23: a client that is shown whatever it said itself.
-#[tokio::test]
-async fn bug_23_a_reflected_challenge_is_no_evidence() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mirror = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        let (tcp, _) = listener.accept().await.unwrap();
-        let tls = tokio_rustls::TlsAcceptor::from(tests_only_server::<Hardware>()).accept(tcp).await.unwrap();
-        let (mut from, mut to) = tokio::io::split(tls);
-        let _ = tokio::io::copy(&mut from, &mut to).await;
-    });
-    let key = AdmissionKey::of(&ROOT);
-    let credentials = Some(Credentials { tenant: "acme", key_id: "k1", key: &key });
-    let error = attest::<Hardware, _>(connect(mirror).await, &AboutUs, credentials).await.err().unwrap();
-    assert!(matches!(error, Error::Wire(_)), "{error}");
-}
-
-/// Bug report 24: without an exporter there is no connection; a session of another label has another one.
-#[tokio::test]
-async fn bug_24_another_protocol_ends_the_connection() {
-    let (address, taken) = serve(acceptor::<Other>(Box::new(Mirror))).await;
-    let error = attest::<Hardware, _>(connect(address).await, &AboutUs, None).await.err().unwrap();
-    assert!(matches!(&error, Error::Version(why) if why.contains("bifrost-attest/1")), "{error}");
-    assert!(taken.await.unwrap().is_err());
-    // A client that names no protocol at all gets TLS and nothing else.
-    let (address, taken) = serve(acceptor::<Hardware>(Box::new(Mirror))).await;
-    let mut config = (*client_config::<Hardware>().unwrap()).clone();
-    config.alpn_protocols.clear();
-    let name = ServerName::try_from(NAME).unwrap();
-    let _tls = TlsConnector::from(Arc::new(config)).connect(name, connect(address).await).await.unwrap();
-    let error = taken.await.unwrap().err().unwrap().to_string();
-    assert!(error.contains("nothing in particular"), "{error}");
 }
 
 #[tokio::test]

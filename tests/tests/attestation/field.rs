@@ -1,18 +1,19 @@
 //! Three hosts and what a person does on them: daemons, commands, captures, requests.
 
-use super::PROMPT;
+use super::{PROMPT, search::Search};
 use anyhow::{Context, ensure};
 use client::{
     certificates::{Certificates, Role},
     daemon::{Daemon, Launch},
 };
 use e2e::{
-    binaries::binary,
+    binaries::{binary, command},
     hosts::{EVALUATOR, Host, Hosts, RUNTIME},
     stage::LIMIT,
     world::{Ended, World},
 };
 use serde_json::Value;
+use simulator::Simulated;
 use std::{
     ffi::OsString,
     fs,
@@ -31,6 +32,8 @@ pub(super) struct Field {
     pub(super) certificates: Certificates,
     pub(super) world: World,
     pub(super) logs: Log,
+    /// What commands said, but for answers.
+    pub(super) told: Log,
     pub(super) started: u32,
 }
 
@@ -39,7 +42,7 @@ impl Field {
     pub(super) fn alone() -> anyhow::Result<Self> {
         let certificates = Certificates::issue()?;
         let world = World::new(certificates.dir())?;
-        Ok(Self { hosts: None, certificates, world, logs: Log::default(), started: 0 })
+        Ok(Self { hosts: None, certificates, world, logs: Log::default(), told: Log::default(), started: 0 })
     }
 
     pub(super) fn new() -> anyhow::Result<Self> {
@@ -50,7 +53,7 @@ impl Field {
         });
         let certificates = Certificates::issue_for(&["localhost", "127.0.0.1", EVALUATOR, RUNTIME])?;
         let world = World::new(certificates.dir())?;
-        Ok(Self { hosts: hosts.ok(), certificates, world, logs: Log::default(), started: 0 })
+        Ok(Self { hosts: hosts.ok(), certificates, world, logs: Log::default(), told: Log::default(), started: 0 })
     }
 
     pub(super) fn address(&self, of: Host) -> &'static str {
@@ -72,11 +75,14 @@ impl Field {
         all.extend(args);
         let logs = self.logs.clone();
         let watch: client::daemon::Watch = Box::new(move |line| {
-            println!("{name}: {}", line.chars().take(400).collect::<String>());
-            logs.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_owned());
+            let line = format!("{name}: {line}");
+            println!("{}", line.chars().take(400).collect::<String>());
+            logs.lock().unwrap_or_else(PoisonError::into_inner).push(line);
         });
         let envs = vec![
             ("BIFROST_LOG".into(), "trace".into()),
+            ("BIFROST_EVALUATOR_LOG".into(), "trace".into()),
+            ("RUST_LOG".into(), "trace".into()),
             ("XDG_STATE_HOME".into(), self.world.file("state").into()),
             ("XDG_CACHE_HOME".into(), self.world.file("cache").into()),
         ];
@@ -102,7 +108,8 @@ impl Field {
         let at = |host| self.address(host);
         let mut args: Vec<OsString> = vec!["serve".into(), "--config".into(), config.into()];
         args.extend(["--listen".into(), format!("{}:{port}", at(Host::Runtime)).into()]);
-        args.extend(["--model".into(), model.into(), "--protocol".into(), "direct".into()]);
+        args.extend(["--model".into(), model.into(), "--protocol".into(), "masked".into()]);
+        args.extend(["--lanes".into(), "256".into()]);
         args.extend(["--policy".into(), "hybrid_unified".into(), "--threads".into(), "2".into()]);
         args.extend(["--evaluator".into(), format!("https://{}:{evaluator}", at(Host::Evaluator)).into()]);
         args.extend(["--evaluator-ca".into(), c.ca().into()]);
@@ -127,11 +134,19 @@ impl Field {
     /// Runs `bifrost-sim` on the client's host.
     pub(super) fn client(&self, args: &[&str], more: &[OsString]) -> Ended {
         let all: Vec<OsString> = args.iter().map(Into::into).chain(more.iter().cloned()).collect();
-        let Some(hosts) = &self.hosts else { return self.world.run(&all) };
-        let mut command = hosts.command(Host::Client, binary("bifrost-sim"));
-        command.args(all).env("XDG_STATE_HOME", self.world.file("state"));
-        command.env("XDG_CACHE_HOME", self.world.file("cache"));
-        e2e::world::ended(command.output().expect("bifrost-sim starts"))
+        let mut run = match &self.hosts {
+            Some(hosts) => hosts.command(Host::Client, binary("bifrost-sim")),
+            None => command("bifrost-sim"),
+        };
+        run.args(all).env("BIFROST_LOG", "trace").env("RUST_LOG", "trace");
+        run.env("XDG_STATE_HOME", self.world.file("state")).env("XDG_CACHE_HOME", self.world.file("cache"));
+        let ended = e2e::world::ended(run.output().expect("bifrost-sim starts"));
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.push(format!("{}: {}", args[0], ended.err));
+        if args[0] != "generate" {
+            told.push(ended.out.clone());
+        }
+        ended
     }
 
     /// The same against a runtime, with policy and collateral.
@@ -147,8 +162,12 @@ impl Field {
     }
 
     pub(super) fn generate(&self, url: &str, key: &Path, prompt: &str) -> Ended {
+        self.generate_by("masked", url, key, prompt)
+    }
+
+    pub(super) fn generate_by(&self, protocol: &str, url: &str, key: &Path, prompt: &str) -> Ended {
         let key = key.display().to_string();
-        let asked = ["--prompt", prompt, "--max-tokens", "24", "--json"];
+        let asked = ["--protocol", protocol, "--prompt", prompt, "--max-tokens", "24", "--json"];
         let args = [&["generate", "--endpoint", url, "--tenant-key", &key][..], &asked].concat();
         self.client(&args, &self.world.judged("--attestation-policy"))
     }
@@ -164,6 +183,34 @@ impl Field {
             ensure!(ended.err.contains("being loaded") || ended.err.contains("evaluator"), "{}", ended.err);
             ensure!(Instant::now() < deadline, "never loaded: {}", ended.err);
         }
+    }
+
+    /// Everything that daemons and commands have said, which is complete.
+    pub(super) fn said(&self) -> anyhow::Result<String> {
+        let logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for daemon in ["trusted-runtime-sim", "gpu-evaluator"] {
+            let traces = logs.iter().any(|line| line.starts_with(daemon) && line.contains("TRACE"));
+            ensure!(traces, "{daemon} logs at the finest level");
+        }
+        for command in ["release-key", "generate"] {
+            ensure!(told.iter().any(|said| said.starts_with(command)), "{command} was run");
+        }
+        Ok([logs, told].concat().join("\n"))
+    }
+
+    /// Looks for `needles` on all wires, where the search finds what is sent in the clear.
+    pub(super) fn searched(&self, captures: Vec<Capture>, needles: Vec<Vec<u8>>) -> anyhow::Result<()> {
+        let search = Search::of(needles)?;
+        for (capture, alpn) in captures.into_iter().zip([<Simulated as attest::Domain>::ALPN, b"\0\x03\x02h2"]) {
+            let frames = capture.frames(self.hosts.as_ref().context("a capture has hosts")?)?;
+            ensure!(frames.len() > 20_000, "{} bytes captured", frames.len());
+            let found = search.find(&frames);
+            assert_eq!(found, None, "on a wire");
+            assert!(Search::of(vec![BAIT.to_vec()])?.find(&frames).is_some(), "the bait is found");
+            assert!(memchr::memmem::find(&frames, alpn).is_some(), "the beginning of TLS");
+        }
+        Ok(())
     }
 
     pub(super) fn logged(&self, what: &str) -> bool {
@@ -182,12 +229,30 @@ impl Field {
 
 /// Everything that passes on one link of the runtime's host.
 pub(super) struct Capture {
-    pub(super) child: Child,
-    pub(super) file: PathBuf,
+    child: Child,
+    file: PathBuf,
+    from: Host,
+    to: &'static str,
 }
 
+/// Passes every link in the clear, to be found.
+const BAIT: &[u8] = b"bait: thirty-two bytes to find..";
+
 impl Capture {
-    pub(super) fn of(hosts: &Hosts, link: &str, dir: &Path) -> anyhow::Result<Self> {
+    /// Of both links, where that can be had.
+    pub(super) fn both(field: &Field, dir: &Path) -> Vec<Self> {
+        let Some(hosts) = &field.hosts else { return Vec::new() };
+        let links = [("front", Host::Client, RUNTIME), ("back", Host::Runtime, EVALUATOR)];
+        let captures: anyhow::Result<Vec<_>> =
+            links.into_iter().map(|(link, from, to)| Self::of(hosts, (link, from, to), dir)).collect();
+        captures.unwrap_or_else(|reason: anyhow::Error| {
+            let line = format!("SKIPPED the captures of the attestation test: {reason}\n");
+            let _ = std::io::stderr().write_all(line.as_bytes());
+            Vec::new()
+        })
+    }
+
+    fn of(hosts: &Hosts, (link, from, to): (&str, Host, &'static str), dir: &Path) -> anyhow::Result<Self> {
         let (file, script) =
             (dir.join(format!("{link}.frames")), Path::new(env!("CARGO_MANIFEST_DIR")).join("sdk/capture.py"));
         let mut command = hosts.command(Host::Runtime, "python3");
@@ -195,19 +260,19 @@ impl Capture {
             command.arg(script).arg(link).arg(&file).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut ready = [0; 9];
         child.stdout.as_mut().context("piped")?.read_exact(&mut ready).context("no raw sockets here")?;
-        Ok(Self { child, file })
+        Ok(Self { child, file, from, to })
     }
 
-    pub(super) fn frames(mut self) -> anyhow::Result<Vec<u8>> {
+    /// All frames; the last has the bait.
+    pub(super) fn frames(mut self, hosts: &Hosts) -> anyhow::Result<Vec<u8>> {
+        let script = "import socket,sys\n\
+            socket.socket(socket.AF_INET,socket.SOCK_DGRAM).sendto(sys.argv[2].encode(),(sys.argv[1],9))";
+        let mut bait = hosts.command(self.from, "python3");
+        ensure!(bait.args(["-c", script, self.to]).arg(std::str::from_utf8(BAIT)?).status()?.success(), "no bait");
         drop(self.child.stdin.take());
         ensure!(self.child.wait()?.success(), "the capture failed");
         Ok(fs::read(&self.file)?)
     }
-}
-
-pub(super) fn contains(haystack: &[u8], needle: &[u8]) -> bool {
-    assert!(!needle.is_empty(), "everything holds nothing");
-    memchr::memmem::find(haystack, needle).is_some()
 }
 
 pub(super) async fn http(hosts: Option<&Hosts>, port: u16, request: &str) -> anyhow::Result<(u16, String)> {
@@ -257,23 +322,11 @@ pub(super) fn sdk(field: &Field, port: u16, dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The secret of a key file, in hexadecimal.
-pub(super) fn root(file: &Path) -> anyhow::Result<String> {
-    let text = fs::read_to_string(file)?;
-    let line = text.lines().find(|l| l.starts_with("root")).context("a root")?;
-    Ok(line.split('"').nth(1).context("quoted")?.to_owned())
-}
-
-pub(super) fn unhex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).filter_map(|d| u8::try_from(d).ok()).collect();
-    digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
-}
-
-/// Pieces of the tensors of a model, as f32, embeddings among them: the first activations there are.
-pub(super) fn embeddings(model: &Path) -> anyhow::Result<Vec<Vec<u8>>> {
-    let bytes = fs::read(model)?;
-    // The last two thirds of the file are weights.
-    let from = bytes.len() / 3;
-    let pieces = bytes[from..].chunks_exact(4096).map(|chunk| chunk[..32].to_vec());
-    Ok(pieces.filter(|piece| piece.iter().any(|b| *b != piece[0])).collect())
+/// What an age identity is behind its letters: BIP 173's alphabet, without the checksum.
+pub(super) fn scalar(identity: &str) -> Vec<u8> {
+    let data = identity.to_lowercase().rsplit('1').next().map(str::to_owned).unwrap_or_default();
+    let value = |c: char| "qpzry9x8gf2tvdw0s3jn54khce6mua7l".find(c).expect("a letter of BIP 173");
+    let bits: Vec<usize> = data.chars().flat_map(|c| (0..5).rev().map(move |at| value(c) >> at & 1)).collect();
+    let byte = |bits: &[usize]| u8::try_from(bits.iter().fold(0, |byte, bit| byte << 1 | bit)).expect("eight bits");
+    bits.chunks_exact(8).take(32).map(byte).collect()
 }

@@ -1,7 +1,9 @@
 //! Attestation and key release from end to end, on simulated hardware: real processes, three hosts in network namespaces,
 //! a capture of what passes between them, and a client that believes nothing it has not verified.
 
+mod evaluator;
 mod field;
+mod search;
 
 use age::secrecy::ExposeSecret;
 use anyhow::{Context, ensure};
@@ -11,11 +13,12 @@ use simulator::Simulated;
 use std::{
     fs,
     io::Write,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use field::{Capture, Field, contains, embeddings, http, root, sdk, unhex};
+use field::{Capture, Field, http, scalar, sdk};
+use search::{Inside, Search, embeddings, forms, grpc, keys_of, unhex, written};
 
 /// Between two questions.
 const POLL: Duration = Duration::from_millis(50);
@@ -27,15 +30,7 @@ const PROMPT: &str = "swordfish saves the white whale";
 async fn from_locked_to_chat_rotation_expiry_revocation_and_restart() -> anyhow::Result<()> {
     let mut field = Field::new()?;
     let dir = field.certificates.dir().to_path_buf();
-    let captures = match &field.hosts {
-        Some(hosts) => ["front", "back"].map(|link| Capture::of(hosts, link, &dir)).into_iter().collect(),
-        None => Ok(Vec::new()),
-    };
-    let captures = captures.unwrap_or_else(|reason: anyhow::Error| {
-        let line = format!("SKIPPED the captures of the attestation test: {reason}\n");
-        let _ = std::io::stderr().write_all(line.as_bytes());
-        Vec::new()
-    });
+    let captures = Capture::both(&field, &dir);
     let model = chatty("llama", &dir);
     let (evaluator, evaluator_port) = field.evaluator(0).await?;
     let (mut runtime, port) = field.runtime(&model, evaluator_port, 0).await?;
@@ -89,7 +84,11 @@ async fn from_locked_to_chat_rotation_expiry_revocation_and_restart() -> anyhow:
     assert!(again.code == Some(1) && again.err.contains("held already"), "{}", again.err);
     let answer = field.generate_soon(&url, &first, PROMPT)?;
     let text = answer["text"].as_str().context("text")?.to_owned();
-    assert!(!text.is_empty());
+    for protocol in ["auto", "direct"] {
+        let ended = field.generate_by(protocol, &url, &first, PROMPT);
+        let other: Value = serde_json::from_str(&ended.out).with_context(|| ended.err.clone())?;
+        assert_eq!((&other["protocol"], &other["token_ids"]), (&protocol.into(), &answer["token_ids"]));
+    }
 
     // Through the proxy, with plain HTTP and, where it can be had, with the SDK.
     let (proxy, proxy_port) = field.proxy(&url, &first).await?;
@@ -173,31 +172,28 @@ async fn from_locked_to_chat_rotation_expiry_revocation_and_restart() -> anyhow:
         ensure!(Instant::now() < deadline, "the proxy stays blocked: {status} {body}");
     }
 
-    // Nothing of it in any log at any level, nor on any wire.
-    let roots: Vec<String> = [&first, &second, &other].iter().map(|f| root(f)).collect::<anyhow::Result<_>>()?;
-    let lines = field.logs.lock().unwrap_or_else(PoisonError::into_inner).join("\n");
-    assert!(lines.contains("TRACE"), "the logs are complete");
-    for secret in [PROMPT, text.as_str()].into_iter().chain(roots.iter().map(String::as_str)) {
-        assert!(!lines.contains(secret), "a log holds {secret:?}");
+    // Nothing of it in any log at any level, nor on any wire, after all protocols.
+    let answered = ids(&answer);
+    let inside = Inside::of(&model, PROMPT, &answered)?;
+    assert_eq!(inside.prompt.len() as u64, answer["prompt_tokens"].as_u64().context("a length")?);
+    let mut secrets = [forms(PROMPT.as_bytes()), forms(text.as_bytes())].concat();
+    secrets.extend([written(&inside.prompt)?, written(&answered)?].concat());
+    for key in [&first, &second, &other, &impostor, &brief] {
+        secrets.extend(keys_of(key)?);
     }
-    let raw: Vec<Vec<u8>> = roots.iter().map(|root| unhex(root)).collect();
-    let embeddings = embeddings(&model)?;
-    for capture in captures {
-        let frames = capture.frames()?;
-        assert!(frames.len() > 20_000, "{} bytes captured", frames.len());
-        assert!(!contains(&frames, PROMPT.as_bytes()) && !contains(&frames, text.as_bytes()));
-        for row in &embeddings {
-            assert!(!contains(&frames, row), "an activation passed a wire");
-        }
-        for root in roots.iter().map(|root| root.as_bytes()).chain(raw.iter().map(Vec::as_slice)) {
-            assert!(!contains(&frames, root), "a root secret passed a wire");
-        }
-        // Both links speak HTTP/2 below TLS, and nothing of it shows.
-        for word in ["PRI * HTTP/2.0", "application/grpc", "bifrost.v1."] {
-            assert!(!contains(&frames, word.as_bytes()), "{word} passed a wire outside TLS");
-        }
+    let said = field.said()?;
+    for who in ["bifrost-sim: ", "verify: "] {
+        assert!(said.lines().any(|line| line.starts_with(who)), "what {who} said");
     }
-    Ok(())
+    assert!(Search::of(forms(&unhex(&model_digest)))?.find(said.as_bytes()).is_some(), "a digest, which is no secret");
+    let found = Search::of(secrets.clone())?.find(said.as_bytes());
+    assert_eq!(found, None, "in what was said");
+    let everything = [secrets, inside.activations, embeddings(&model)?, grpc()].concat();
+    field.searched(captures, everything)
+}
+
+fn ids(answer: &Value) -> Vec<u64> {
+    answer["token_ids"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
 }
 
 /// Collateral decides, too: out of date, too old, from the future, of a revoked platform.
@@ -336,6 +332,8 @@ async fn an_encrypted_model_is_opened_in_the_enclave_alone() -> anyhow::Result<(
     let dir = field.certificates.dir().to_path_buf();
     let plain = chatty("llama", &dir);
     let (sealed, identity) = (dir.join("model.gguf.age"), age::x25519::Identity::generate());
+    let released_key = identity.to_string().expose_secret().to_owned();
+    let captures = Capture::both(&field, &dir);
     let recipient = identity.to_public();
     let encryptor = age::Encryptor::with_recipients(std::iter::once(&recipient as &dyn age::Recipient))?;
     let mut out = encryptor.wrap_output(fs::File::create(&sealed)?)?;
@@ -369,6 +367,10 @@ async fn an_encrypted_model_is_opened_in_the_enclave_alone() -> anyhow::Result<(
     let ended = e2e::world::ended(e2e::binaries::run("bifrost", &local));
     let local: Value = serde_json::from_str(&ended.out).with_context(|| ended.err.clone())?;
     assert_eq!((&answer["text"], &answer["token_ids"]), (&local["text"], &local["token_ids"]));
+    let keys = [forms(released_key.as_bytes()), forms(&scalar(&released_key)), keys_of(&key)?].concat();
+    let found = Search::of(keys.clone())?.find(field.said()?.as_bytes());
+    assert_eq!(found, None, "in what was said");
+    field.searched(captures, keys)?;
     let left: Vec<_> = fs::read_dir(&dir)?.flatten().map(|e| e.file_name()).collect();
     assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("memfd")), "{left:?}");
     Ok(())

@@ -1,14 +1,15 @@
 //! From a released model key to a model that can be loaded.
 
-use super::model_file::{decrypted, digest, encrypted, identity};
+use super::{
+    decrypted_model::{DecryptedModel, memory},
+    model_file::{decrypted, digest, encrypted, identity},
+};
 use crate::{Error, config::ModelSection, keys::hex};
 use attest::secrets::Secrets;
-use rustix::fs::{MemfdFlags, memfd_create};
 use std::{
     collections::BTreeMap,
     fs::File,
     io::Seek,
-    os::fd::AsRawFd,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -69,18 +70,18 @@ impl Unlock {
         }
     }
 
-    /// The model as it can be loaded: the plaintext of an encrypted one lies in anonymous memory of this process, as long as
-    /// the second value lives.
+    /// The model as it can be loaded: the plaintext of an encrypted one lies in anonymous memory of this process as long as
+    /// the second value lives, and is overwritten with its end.
     ///
     /// # Errors
     /// [`Error::Platform`] for files and memory, [`Error::Client`] for a model that was changed.
-    pub fn source(&self) -> Result<(String, Option<File>), Error> {
+    pub fn source(&self) -> Result<(String, Option<DecryptedModel>), Error> {
         let key = std::mem::take(&mut *self.key());
         let Key::Released(key) = key else { return Ok((self.source.clone(), None)) };
         *self.key() = Key::Used;
         let platform = |e: std::io::Error| Error::Platform(format!("model {}: {e}", self.source));
         // First a copy that nobody can change any more, then its digest, then its plaintext.
-        let mut sealed = memory().map_err(platform)?;
+        let mut sealed = memory("sealed model").map_err(platform)?;
         std::io::copy(&mut File::open(&self.source).map_err(platform)?, &mut sealed).map_err(platform)?;
         let digest = digest(&mut sealed).map_err(platform)?;
         if digest != self.digest {
@@ -88,11 +89,10 @@ impl Unlock {
             return Err(Error::Model(format!("{}: its SHA-256 is {found}, attested was {expected}", self.source)));
         }
         sealed.rewind().map_err(platform)?;
-        let (mut reader, mut plain) = (decrypted(&self.source, sealed, &key)?, memory().map_err(platform)?);
-        std::io::copy(&mut reader, &mut plain)
-            .map_err(|e| Error::Model(format!("{}: decrypting: {e}", self.source)))?;
+        let (reader, plain) = (decrypted(&self.source, sealed, &key)?, DecryptedModel::new().map_err(platform)?);
+        let plain = plain.filled(reader).map_err(|e| Error::Model(format!("{}: decrypting: {e}", self.source)))?;
         tracing::info!("model decrypted into memory");
-        Ok((format!("/proc/self/fd/{}", plain.as_raw_fd()), Some(plain)))
+        Ok((plain.path(), Some(plain)))
     }
 
     fn key(&self) -> MutexGuard<'_, Key> {
@@ -111,9 +111,4 @@ impl Unlock {
         let count = running.entry((tenant.to_owned(), key_id.to_owned())).or_default();
         *count = count.saturating_add_signed(change);
     }
-}
-
-/// An anonymous file in this process's memory.
-fn memory() -> std::io::Result<File> {
-    Ok(File::from(memfd_create("model", MemfdFlags::CLOEXEC)?))
 }

@@ -2,7 +2,9 @@
 
 use super::product::Product;
 use super::report::{Report, Signer};
+use super::revocation::RevocationList;
 use super::tcb::Tcb;
+use super::x509::Certificate;
 use crate::hex::{Hex, encode};
 use std::fmt;
 
@@ -26,6 +28,22 @@ pub struct Collateral {
     pub endorsement: Option<Vec<u8>>,
     /// DER revocation lists.
     pub revocation: Vec<Vec<u8>>,
+}
+
+impl Collateral {
+    /// Whether these are a certificate and lists at all; whose, and signed by whom, is judged with the report.
+    ///
+    /// # Errors
+    /// A sentence about the first that is none.
+    pub fn readable(&self) -> Result<(), String> {
+        if let Some(der) = &self.endorsement {
+            Certificate::parse(der).map_err(|error| format!("certificate: {error}"))?;
+        }
+        for der in &self.revocation {
+            RevocationList::parse(der).map_err(|error| format!("revocation list: {error}"))?;
+        }
+        Ok(())
+    }
 }
 
 /// AMD's key distribution service.
