@@ -2,9 +2,11 @@
 //!
 //! A guest there cannot choose the report data of a hardware report; it is that of the boot and covers the TPM's
 //! attestation key. What is fresh is a TPM quote over SHA-256 of our report data. The steps are here, compiled and tested
-//! everywhere; the calls to the TPM ([`Vtpm`]) need the feature `azure_vtpm` and its C library (`libtss2-dev`).
+//! everywhere; the calls to the machine ([`Vtpm`]) need the feature `azure_vtpm` and its C library (`libtss2-dev`).
 
 mod hcl;
+#[cfg(feature = "azure_vtpm")]
+mod imds;
 #[cfg(feature = "azure_vtpm")]
 mod system;
 
@@ -33,6 +35,12 @@ pub trait Vtpm: Send + Sync + 'static {
     /// # Errors
     /// The metadata service's.
     fn td_quote(&self, td_report: &[u8]) -> Result<Vec<u8>, String>;
+
+    /// What the host's SEV-SNP reports are signed with, and AMD's certificates above it, in PEM.
+    ///
+    /// # Errors
+    /// The metadata service's.
+    fn certificates(&self) -> Result<Vec<u8>, String>;
 }
 
 /// What a TPM stated.
@@ -93,21 +101,29 @@ impl<V: Vtpm> AzureVtpm<V> {
         Self(vtpm)
     }
 
+    /// Whether the machine is such a guest.
+    ///
+    /// # Errors
+    /// [`AzureError::Absent`] if there is no HCL report, [`AzureError::Hcl`] if it is not understood.
+    pub fn present(&self) -> Result<(), AzureError> {
+        let bytes = self.0.hcl_report().map_err(AzureError::Absent)?;
+        Ok(Hcl::parse(&bytes).map(|_| ())?)
+    }
+
     fn ask(&self, report_data: &[u8; 64]) -> Result<Collected, AzureError> {
         let failed = |what| move |why| AzureError::Failed { what, why };
         let bytes = self.0.hcl_report().map_err(AzureError::Absent)?;
         let hcl = Hcl::parse(&bytes)?;
-        let (platform, quote) = match hcl.hardware {
+        let (platform, quote, certificates) = match hcl.hardware {
             Hardware::Tdx => {
-                let quote = self.0.td_quote(hcl.report).map_err(failed("quote of the metadata service"))?;
-                (Platform::AzureTdx, quote)
+                let quote = self.0.td_quote(hcl.report).and_then(limited).map_err(failed(QUOTE))?;
+                (Platform::AzureTdx, quote, Vec::new())
             }
-            Hardware::SevSnp => (Platform::AzureSevSnp, hcl.report.to_vec()),
+            Hardware::SevSnp => {
+                let certificates = self.0.certificates().and_then(limited).map_err(failed(CERTIFICATES))?;
+                (Platform::AzureSevSnp, hcl.report.to_vec(), certificates)
+            }
         };
-        if quote.len() > MAX_BLOB {
-            let why = format!("{} bytes, expected at most {MAX_BLOB}", quote.len());
-            return Err(failed("quote of the metadata service")(why));
-        }
         if statement::report_data(platform, &quote)?[..32] != *Sha256::digest(hcl.variable_data) {
             return Err(AzureError::Stale);
         }
@@ -122,7 +138,7 @@ impl<V: Vtpm> AzureVtpm<V> {
             tpm_signature: tpm.signature.into(),
             pcrs: tpm.pcrs.concat().into(),
         };
-        let collected = Collected { platform, quote, azure: Some(azure), ..Collected::default() };
+        let collected = Collected { platform, quote, certificates, azure: Some(azure), ..Collected::default() };
         statement::check(&collected, report_data)?;
         Ok(collected)
     }
@@ -152,11 +168,23 @@ pub fn open() -> Result<Box<dyn Source>, SourceError> {
 /// This machine's.
 ///
 /// # Errors
-/// None yet; the first statement tells whether there is a TPM.
+/// [`SourceError::NoTee`] if it has no such TPM.
 #[cfg(feature = "azure_vtpm")]
 pub fn open() -> Result<Box<dyn Source>, SourceError> {
-    Ok(Box::new(AzureVtpm::new(system::System)))
+    let source = AzureVtpm::new(system::System::default());
+    source.present()?;
+    Ok(Box::new(source))
 }
+
+fn limited(bytes: Vec<u8>) -> Result<Vec<u8>, String> {
+    match bytes.len() {
+        found if found > MAX_BLOB => Err(format!("{found} bytes, expected at most {MAX_BLOB}")),
+        _ => Ok(bytes),
+    }
+}
+
+const QUOTE: &str = "quote of the metadata service";
+const CERTIFICATES: &str = "certificates of the metadata service";
 
 #[cfg(test)]
 mod tests;

@@ -31,7 +31,7 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
-    /// The helper if its socket is there, else the kernel's interface.
+    /// The helper if its socket is there, else the kernel's interface, else Azure's virtual TPM if it was built in.
     #[default]
     Auto,
     /// The kernel's interface, which is for root.
@@ -100,10 +100,17 @@ fn auto<F: Files + Clone>(files: F, socket: &Path, events: &[RuntimeEvent]) -> R
     } else {
         format!("helper: {} does not exist", socket.display())
     };
-    match configfs(files, events) {
-        Ok(source) => Ok(Box::new(source)),
-        Err(SourceError::NoTee(text)) => Err(SourceError::NoTee(format!("{by_helper}; {text}"))),
-        Err(error) => Err(error),
+    let looked = match configfs(files, events) {
+        Ok(source) => return Ok(Box::new(source)),
+        Err(SourceError::NoTee(text)) => format!("{by_helper}; {text}"),
+        Err(error) => return Err(error),
+    };
+    if !cfg!(feature = "azure_vtpm") {
+        return Err(SourceError::NoTee(looked));
+    }
+    match azure::open() {
+        Err(SourceError::NoTee(text)) => Err(SourceError::NoTee(format!("{looked}; {text}"))),
+        found => found,
     }
 }
 

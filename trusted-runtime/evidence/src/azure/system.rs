@@ -1,14 +1,17 @@
-//! The TPM of this machine, by az-tdx-vtpm. Needs access to /dev/tpmrm0 (group `tss`).
+//! This machine: its TPM by az-tdx-vtpm, its host by the metadata service.
 
-use super::{TpmQuote, Vtpm};
-use az_tdx_vtpm::{imds, report, vtpm};
-use std::error::Error;
+use super::{TpmQuote, Vtpm, imds::Imds};
+use az_tdx_vtpm::vtpm;
+use std::{error::Error, fs::File};
 
-pub(super) struct System;
+#[derive(Default)]
+pub(super) struct System(Imds);
 
 impl Vtpm for System {
     fn hcl_report(&self) -> Result<Vec<u8>, String> {
-        vtpm::get_report().map_err(|e| chain(&e))
+        // The C library says no more than that opening failed.
+        File::options().read(true).write(true).open(DEVICE).map_err(|e| format!("{DEVICE}: {e}"))?;
+        vtpm::get_report().map_err(|e| format!("NV index 0x01400001: {}", chain(&e)))
     }
 
     fn quote(&self, qualifying: &[u8; 32]) -> Result<TpmQuote, String> {
@@ -18,8 +21,11 @@ impl Vtpm for System {
     }
 
     fn td_quote(&self, td_report: &[u8]) -> Result<Vec<u8>, String> {
-        let report = report::parse(td_report).map_err(|e| chain(&e))?;
-        imds::get_td_quote(&report).map_err(|e| chain(&e))
+        self.0.td_quote(td_report)
+    }
+
+    fn certificates(&self) -> Result<Vec<u8>, String> {
+        self.0.certificates()
     }
 }
 
@@ -33,3 +39,6 @@ fn chain(error: &dyn Error) -> String {
     }
     text
 }
+
+/// The one that az-cvm-vtpm opens, and not the resource manager's /dev/tpmrm0: one program at a time.
+const DEVICE: &str = "/dev/tpm0";

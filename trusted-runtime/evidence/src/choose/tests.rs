@@ -54,6 +54,7 @@ fn no_tee_lists_what_was_looked_at() {
     machine.state().provider = None;
     let text = error(&machine, &settings(Choice::Auto)).to_string();
     assert!(text.contains("/nowhere/socket does not exist") && text.contains("has no provider"), "{text}");
+    assert_eq!(text.contains("; azure_vtpm: "), cfg!(feature = "azure_vtpm"), "{text}");
 }
 
 #[test]
@@ -97,6 +98,9 @@ fn a_chosen_source_is_the_only_one_looked_at() {
     assert!(text.starts_with("no TEE: /nowhere/socket: "), "{text}");
     let text = error(&Machine::tdx(), &settings(Choice::ExternalCommand)).to_string();
     assert!(text.starts_with("no TEE: attestation.platform is \"\", expected tdx"), "{text}");
+    let text = error(&Machine::tdx(), &settings(Choice::AzureVtpm)).to_string();
+    let says = if cfg!(feature = "azure_vtpm") { "virtual TPM of Azure: /dev/tpm0: " } else { "was built without it" };
+    assert!(text.starts_with("no TEE: azure_vtpm: ") && text.contains(says), "{text}");
 }
 
 #[test]
@@ -116,7 +120,12 @@ fn settings_are_read_as_documented_and_typos_are_errors() {
     let all = "source = \"external_command\"\ncommand = [\"/a\", \"b\"]\nplatform = \"tdx\"\nhelper_socket = \"/s\"";
     let all = read(all).unwrap();
     assert_eq!((all.source, all.command.len(), all.helper_socket), (Choice::ExternalCommand, 2, "/s".into()));
-    for (text, choice) in [("auto", Choice::Auto), ("configfs_tsm", Choice::ConfigfsTsm), ("helper", Choice::Helper)] {
+    for (text, choice) in [
+        ("auto", Choice::Auto),
+        ("configfs_tsm", Choice::ConfigfsTsm),
+        ("helper", Choice::Helper),
+        ("azure_vtpm", Choice::AzureVtpm),
+    ] {
         assert_eq!(read(&format!("source = \"{text}\"")).unwrap().source, choice);
     }
     for wrong in ["source = \"sample\"", "source = \"none\"", "sorce = \"auto\"", "source = \"\""] {
