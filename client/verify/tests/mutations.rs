@@ -6,17 +6,12 @@
 #[path = "support/entries.rs"]
 #[expect(unreachable_pub, reason = "the fuzz targets use the same functions from another crate")]
 mod entries;
-
-use prost::Message as _;
-use proto::v1::{Evidence, Platform, RuntimeEvent, RuntimeValues};
-use std::path::Path;
+#[path = "support/seeds.rs"]
+#[expect(unreachable_pub, reason = "the fuzz targets use the same functions from another crate")]
+mod seeds;
 
 fn count() -> usize {
     std::env::var("BIFROST_MUTATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(5_000)
-}
-
-fn recorded(name: &str) -> Vec<u8> {
-    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/dcap-qvl-crate").join(name)).unwrap()
 }
 
 /// xorshift64*, Vigna 2016: the same mutations on every machine.
@@ -80,79 +75,29 @@ fn run(name: &str, times: usize, seeds: &[Vec<u8>], entry: fn(&[u8])) {
     println!("{name}: {times} mutations of {} seeds", seeds.len());
 }
 
-fn quotes() -> Vec<Vec<u8>> {
-    ["tdx_quote", "tdx_quote_td15ex", "tdx_quote_outdated", "sgx_quote"].map(recorded).to_vec()
-}
-
 #[test]
 fn quotes_do_not_panic() {
-    run("quote", count(), &quotes(), entries::quote);
+    run("quote", count(), &seeds::quotes(), entries::quote);
     // With signatures each takes 10 ms and more.
-    run("signed quote", count() / 50, &quotes(), entries::signed_quote);
-}
-
-/// A log of a few entries, since no recorded one is in the repository.
-fn log() -> Vec<u8> {
-    let mut spec = b"Spec ID Event03\0".to_vec();
-    spec.extend([0, 0, 0, 0, 0, 2, 0, 2, 2, 0, 0, 0, 0x0b, 0, 32, 0, 0x0c, 0, 48, 0, 0]);
-    let mut bytes = [1u32.to_le_bytes(), 3u32.to_le_bytes()].concat();
-    bytes.extend([0; 20]);
-    bytes.extend(u32::try_from(spec.len()).unwrap().to_le_bytes());
-    bytes.extend(spec);
-    for (index, kind) in [(1u32, 0x8000_0008u32), (u32::MAX, 3), (2, 6), (3, 13), (4, 6)] {
-        bytes.extend(index.to_le_bytes());
-        bytes.extend(kind.to_le_bytes());
-        bytes.extend(2u32.to_le_bytes());
-        bytes.extend([0x0b, 0]);
-        bytes.extend([6; 32]);
-        bytes.extend([0x0c, 0]);
-        bytes.extend([7; 48]);
-        bytes.extend(5u32.to_le_bytes());
-        bytes.extend(*b"event");
-    }
-    bytes.extend([0xff; 64]);
-    bytes
+    run("signed quote", count() / 50, &seeds::quotes(), entries::signed_quote);
 }
 
 #[test]
 fn event_logs_do_not_panic() {
-    assert_eq!(attest_verify::eventlog::EventLog::parse(&log()).unwrap().extensions().len(), 4);
-    run("event log", count(), &[log()], entries::event_log);
+    assert_eq!(attest_verify::eventlog::EventLog::parse(&seeds::log()).unwrap().extensions().len(), 4);
+    run("event log", count(), &[seeds::log()], entries::event_log);
 }
 
 #[test]
 fn collateral_does_not_panic() {
-    let one = recorded("tdx_quote_collateral.json");
-    let text = String::from_utf8(one.clone()).unwrap();
-    let bundle = format!(r#"[{{"fmspc":"B0C06F000000","ca":"platform","fetched_at":1,"collateral":{text}}}]"#);
-    attest_verify::collateral::Bundle::parse(bundle.as_bytes()).unwrap();
-    let seeds = [one, recorded("tdx_quote_outdated_collateral.json"), bundle.into_bytes()];
+    let seeds = seeds::collateral();
+    attest_verify::collateral::Bundle::parse(&seeds[2]).unwrap();
     run("collateral", count() / 5, &seeds, entries::collateral);
 }
 
 #[test]
 fn evidence_does_not_panic() {
-    let values = RuntimeValues {
-        hpke_key: vec![3; 1216].into(),
-        receipt_key: vec![4; 32].into(),
-        params_digest: vec![1; 32].into(),
-        model_digest: vec![2; 32].into(),
-        config_digest: vec![5; 32].into(),
-        not_after: u64::MAX,
-        software: "0.1.0".to_owned(),
-    };
-    let seeds: Vec<Vec<u8>> = quotes()
-        .into_iter()
-        .map(|quote| Evidence {
-            version: attest::VERSION,
-            platform: Platform::Tdx.into(),
-            quote: quote.into(),
-            event_log: log().into(),
-            runtime_log: vec![RuntimeEvent { name: "model".to_owned(), payload: vec![1; 32].into() }],
-            values: Some(values.clone()),
-            ..Evidence::default()
-        })
-        .map(|evidence| evidence.encode_to_vec())
-        .collect();
-    run("evidence", count(), &seeds, entries::evidence);
+    assert!(attest_verify::snp::Report::parse(&seeds::snp_report()).is_ok());
+    assert!(attest_verify::azure::TpmQuote::parse(&seeds::tpm()[0]).is_ok());
+    run("evidence", count(), &seeds::evidence(), entries::evidence);
 }

@@ -1,4 +1,6 @@
-//! What the fuzz targets run.
+//! What the fuzz targets run, and what they start from.
 
 #[path = "../../tests/support/entries.rs"]
 pub mod entries;
+#[path = "../../tests/support/seeds.rs"]
+pub mod seeds;

@@ -20,8 +20,12 @@ use std::sync::LazyLock;
 /// 1 July 2025, when the recorded collateral is valid.
 const NOW: u64 = 1_751_328_000;
 
-static POLICY: LazyLock<Policy> =
-    LazyLock::new(|| Policy::parse(include_str!("../../policy.example.toml")).expect("the example is a policy"));
+/// The example with its sections for AMD and Azure, for every kind of evidence.
+static POLICY: LazyLock<Policy> = LazyLock::new(|| {
+    let text = include_str!("../../policy.example.toml").replace("\n#: ", "\n");
+    let all = r#"platforms = ["tdx", "sev_snp", "azure_tdx", "azure_sev_snp"]"#;
+    Policy::parse(&text.replace(r#"platforms = ["tdx"]"#, all)).expect("the example is a policy")
+});
 
 static COLLATERAL: LazyLock<QuoteCollateralV3> = LazyLock::new(|| {
     serde_json::from_str(include_str!("../../testdata/dcap-qvl-crate/tdx_quote_collateral.json"))
