@@ -99,9 +99,14 @@ echo third >"$tmp/tenant.key"
 touch "$tmp/fake.held"
 label="release-key.sh --once with a key that was released by hand" expect 0 "holds the key already" "${release[@]}" --yes --once "$tmp/released"
 rm "$tmp/fake.held"
+echo age >"$tmp/model.key"
+label="release-key.sh --once with a model's key" expect 0 "model key $tmp/model.key" "${release[@]}" --yes --once "$tmp/released" --model-key "$tmp/model.key"
+if grep -q -- "release-key .*--model-key $tmp/model.key" "$tmp/fake.calls"; then ok "release-key.sh passes the model's key"; else bad "release-key.sh: no --model-key"; fi
+label="release-key.sh --once with both keys" expect 0 "has the key already" "${release[@]}" --yes --once "$tmp/released" --model-key "$tmp/model.key"
+label="release-key.sh with a model's key that is not there" expect 2 "cannot be read" "${release[@]}" --yes --model-key "$tmp/none"
 touch "$tmp/fake.reject"
 label="release-key.sh rejected" expect 1 "rejected" "${release[@]}" --yes
-if [ "$(grep ^release-key "$tmp/fake.calls" | grep -vc -- --held)" -eq 2 ]; then ok "release-key.sh released twice"; else bad "release-key.sh released at other times"; fi
+if [ "$(grep ^release-key "$tmp/fake.calls" | grep -vc -- --held)" -eq 3 ]; then ok "release-key.sh released three times"; else bad "release-key.sh released at other times"; fi
 label="release-key.sh without a policy" expect 2 "cannot be read" "${release[@]}" --policy "$tmp/none" --yes
 label="azure-evidence.sh usage" expect 1 "expected tdx or sev_snp" ./azure-evidence.sh sample
 

@@ -76,8 +76,8 @@ fi
 instance=$(printf '%s' "$report" | tr -d '\n' | sed -n 's/.*"instance"[[:space:]]*:[[:space:]]*"\([^"]*\)".*/\1/p')
 [[ $instance =~ ^[0-9A-Za-z_-]{8,128}$ ]] || fail 3 "the report names no instance"
 
-# A restarted runtime is another instance, and a rotated key is another key.
-released="$instance $(sha256sum -- "$key" | cut -d ' ' -f 1)"
+# A restarted runtime is another instance, and a rotated key is another key, of the model as well.
+released="$instance $(sha256sum -- "$key" ${model_key:+"$model_key"} | cut -d ' ' -f 1 | paste -sd ' ')"
 note() {
     local new
     new=$(mktemp -- "$once.XXXXXX")

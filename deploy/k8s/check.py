@@ -33,6 +33,7 @@ for (kind, namespace, name), _ in objects.items():
 runtime = objects["Deployment", "bifrost-runtime", "trusted-runtime"]["spec"]["template"]["spec"]
 evaluator = objects["Deployment", "bifrost-evaluator", "gpu-evaluator"]["spec"]["template"]["spec"]
 check(runtime["runtimeClassName"] == "kata-qemu-tdx", "runtime has no TDX runtime class")
+check("startupProbe" in runtime["initContainers"][0], "the runtime does not wait for the quote helper")
 check("nvidia.com/gpu" in evaluator["containers"][0]["resources"]["limits"], "evaluator has no GPU")
 check("runtimeClassName" not in evaluator, "evaluator has a runtime class")
 

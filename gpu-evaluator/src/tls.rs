@@ -39,8 +39,12 @@ fn opened(transport: &Transport, clock: Arc<dyn TimeProvider>) -> Result<Option<
 fn identity(transport: &Transport) -> Option<(Files, Pins)> {
     let Transport::MutualTls { cert, key, client_ca, pins } = transport else { return None };
     let named = |setting, path: &PathBuf| Named { setting, path: path.clone() };
-    let files =
-        Files { cert: named("tls_cert", cert), key: named("tls_key", key), ca: named("tls_client_ca", client_ca) };
+    let files = Files {
+        cert: named("tls_cert", cert),
+        key: named("tls_key", key),
+        ca: named("tls_client_ca", client_ca),
+        pins: None,
+    };
     Some((files, pins.clone()))
 }
 

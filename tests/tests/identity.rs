@@ -70,6 +70,7 @@ impl Link {
             cert: named("cert", format!("{name}/runtime.pem")),
             key: named("key", format!("{name}/runtime.key")),
             ca: named("ca", "ca.pem".into()),
+            pins: None,
         };
         Ok(Caller::open(files, Pins::parse("pins", pins)?, Arc::new(DefaultTimeProvider))?)
     }

@@ -139,6 +139,7 @@ pub struct EvaluatorSection {
     pub cert: String,
     pub key: String,
     pub pins: String,
+    pub pins_file: String,
     pub danger_plaintext: bool,
     pub retry_for_seconds: u32,
     pub deadline_seconds: NonZeroU32,

@@ -155,6 +155,9 @@ struct Flags {
     /// evaluator.pins
     #[arg(long, value_name = "HEX")]
     evaluator_pins: Option<String>,
+    /// evaluator.pins_file
+    #[arg(long, value_name = "FILE")]
+    evaluator_pins_file: Option<String>,
     /// evaluator.danger_plaintext: no TLS towards the evaluator, loopback only
     #[arg(long)]
     evaluator_danger_plaintext: bool,
@@ -209,6 +212,7 @@ impl Flags {
             ("evaluator.cert", &self.evaluator_cert),
             ("evaluator.key", &self.evaluator_key),
             ("evaluator.pins", &self.evaluator_pins),
+            ("evaluator.pins_file", &self.evaluator_pins_file),
             ("evaluator.residency", &self.residency),
             ("evaluator.retry_for_seconds", &self.retry_for),
             ("pool.lanes", &self.lanes),

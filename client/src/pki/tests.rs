@@ -58,7 +58,8 @@ fn leaves_have_one_role_and_fit_the_files_of_daemons() {
         assert_eq!(made.names, ["gpu-7.example", "10.0.0.7", "localhost"]);
         assert_eq!((pin(&report), made.not_after), (&*made.pin.to_string(), noon() + days(30)));
         let named = |path| Named { setting: "x", path };
-        let files = Files { cert: named(file("pem")), key: named(file("key")), ca: named(dir.path().join("ca.pem")) };
+        let ca = named(dir.path().join("ca.pem"));
+        let files = Files { cert: named(file("pem")), key: named(file("key")), ca, pins: None };
         files.read(usage, noon()).unwrap();
         assert!(files.read(other, noon()).unwrap_err().to_string().contains("expected"));
         let shown = show(&ShowArgs { file: file("pem") }, noon()).unwrap();
@@ -161,7 +162,8 @@ async fn what_is_issued_connects() {
     let reports = [LinkRole::Runtime, LinkRole::Evaluator].map(|role| issue(&order(dir.path(), role), noon()).unwrap());
     let files = |role: &str| {
         let named = |name: String| Named { setting: "x", path: dir.path().join(name) };
-        Files { cert: named(format!("{role}.pem")), key: named(format!("{role}.key")), ca: named("ca.pem".into()) }
+        let (cert, key) = (named(format!("{role}.pem")), named(format!("{role}.key")));
+        Files { cert, key, ca: named("ca.pem".into()), pins: None }
     };
     let pins = |i: usize| Pins::parse("x", pin(&reports[i])).unwrap();
     let door = Door::open(files("evaluator"), pins(0), std::sync::Arc::new(Noon)).unwrap();

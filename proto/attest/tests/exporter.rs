@@ -106,9 +106,12 @@ fn genuine() -> About {
     About { tag, role: b"runtime", mode, nonce: [1; 32], exporter: [2; 32], spki: [3; 32], values: values() }
 }
 
+/// What is changed, in words, and how.
+type Change = (&'static str, fn(&mut About));
+
 /// Statements that differ from a genuine one in one thing: of the client's own hardware, about another key, session, moment
 /// or world.
-const CHANGES: [(&str, fn(&mut About)); 8] = [
+const CHANGES: [Change; 8] = [
     ("the client's role", |about| about.role = b"client"),
     ("no role", |about| about.role = b""),
     ("another key of the server", |about| about.spki[0] ^= 1),

@@ -32,7 +32,7 @@ pub struct Caller {
 /// What was read last.
 #[derive(Clone)]
 struct Last {
-    stamps: [Stamp; 3],
+    stamps: [Stamp; 4],
     own: Pin,
     summary: String,
     config: Arc<ClientConfig>,
@@ -103,6 +103,7 @@ impl Last {
         // Before reading: a file that changes meanwhile is read again.
         let stamps = files.stamps();
         let material = files.read(Usage::Client, time(clock)?)?;
+        let pins = material.pins.as_ref().unwrap_or(pins);
         let verifier = WebPkiServerVerifier::builder_with_provider(material.roots.clone(), crypto());
         let verifier: Arc<dyn ServerCertVerifier> = verifier.build().map_err(|e| tls(&e))?;
         let mut config = ClientConfig::builder_with_details(crypto(), clock.clone())

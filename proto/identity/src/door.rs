@@ -28,7 +28,7 @@ pub struct Door {
 /// The door with certificates of one time.
 struct Opened {
     files: Files,
-    stamps: [Stamp; 3],
+    stamps: [Stamp; 4],
     pins: Pins,
     own: Pin,
     summary: String,
@@ -122,6 +122,7 @@ impl Opened {
         // Before reading: a file that changes meanwhile is read again.
         let stamps = files.stamps();
         let material = files.read(Usage::Server, time(clock)?)?;
+        let pins = material.pins.clone().unwrap_or(pins);
         let verifier = WebPkiClientVerifier::builder_with_provider(material.roots.clone(), crypto());
         let verifier: Arc<dyn ClientCertVerifier> = verifier.build().map_err(|e| tls(&e))?;
         let mut config = ServerConfig::builder_with_details(crypto(), clock.clone())

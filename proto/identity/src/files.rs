@@ -1,6 +1,6 @@
-//! The three files of one end: its certificate chain, its key, and the authority of the other end.
+//! The files of one end: its certificate chain, its key, the authority of the other end and, if wanted, pins.
 
-use crate::{Error, Leaf, Pin, Usage, crypto, leaf::written};
+use crate::{Error, Leaf, Pin, Pins, Usage, crypto, leaf::written};
 use rustls::{
     RootCertStore,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
@@ -24,7 +24,7 @@ pub struct Named {
     pub path: PathBuf,
 }
 
-/// PEM files of one end.
+/// PEM files of one end, and one of pins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
     /// The own certificate, and those between it and its authority, if any.
@@ -33,6 +33,8 @@ pub struct Files {
     pub key: Named,
     /// The authority that signs the certificates of the other end.
     pub ca: Named,
+    /// Keys of the other end that are let in; those that are given elsewhere count if there is no such file.
+    pub pins: Option<Named>,
 }
 
 /// What the files hold, checked.
@@ -40,6 +42,7 @@ pub struct Files {
 pub struct Material {
     pub(crate) own: Arc<CertifiedKey>,
     pub(crate) roots: Arc<RootCertStore>,
+    pub(crate) pins: Option<Pins>,
     /// The own certificate.
     pub leaf: Leaf,
 }
@@ -92,11 +95,23 @@ impl Named {
     }
 }
 
+impl Named {
+    /// Pins, one or several in a line, with comments behind `#`. A file without any lets nobody in, and is refused.
+    fn pins(&self) -> Result<Pins, Error> {
+        let bytes = self.read()?;
+        let text = std::str::from_utf8(&bytes).map_err(|e| self.error(format!("no UTF-8: {e}")))?;
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+        let pins = Pins::parse(self.setting, &lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(","))
+            .map_err(|e| self.error(e))?;
+        if pins.is_empty() { Err(self.error("no pin in it, expected one at least")) } else { Ok(pins) }
+    }
+}
+
 impl Files {
-    /// The states of all three.
+    /// The states of all of them.
     #[must_use]
-    pub fn stamps(&self) -> [Stamp; 3] {
-        [&self.cert, &self.key, &self.ca].map(Named::stamp)
+    pub fn stamps(&self) -> [Stamp; 4] {
+        [Some(&self.cert), Some(&self.key), Some(&self.ca), self.pins.as_ref()].map(|file| file.and_then(Named::stamp))
     }
 
     /// Reads the files and checks that they fit together and count at `now`.
@@ -115,7 +130,8 @@ impl Files {
             }
             e => self.key.error(e),
         })?;
-        Ok(Material { own: Arc::new(own), roots: Arc::new(self.roots(now)?), leaf })
+        let pins = self.pins.as_ref().map(Named::pins).transpose()?;
+        Ok(Material { own: Arc::new(own), roots: Arc::new(self.roots(now)?), pins, leaf })
     }
 
     fn roots(&self, now: SystemTime) -> Result<RootCertStore, Error> {
@@ -219,6 +235,27 @@ mod tests {
         refused(&open, Usage::Client, "mode 644 lets everybody at the key");
         std::fs::write(&open.cert.path, vec![b'-'; 2 << 20]).unwrap();
         refused(&open, Usage::Client, "larger than");
+    }
+
+    #[test]
+    fn pins_of_a_file_are_read_and_a_file_without_any_is_refused() {
+        let (dir, ca) = (tempfile::tempdir().unwrap(), Authority::new());
+        let path = dir.path().join("pins");
+        let own = ca.good(Usage::Client);
+        let named = Some(Named { setting: "pins_file", path: path.clone() });
+        let with = Files { pins: named, ..files(dir.path(), "a", &own, &ca.pem) };
+        let (a, b) = ("a1".repeat(32), "b2".repeat(32));
+        std::fs::write(&path, format!("# old\n{a}, # until May\n\n{b}\n")).unwrap();
+        let pins = with.read(Usage::Client, noon()).unwrap().pins.unwrap();
+        assert_eq!(pins, vec![a.parse().unwrap(), b.parse().unwrap()].into());
+        for (text, says) in [("", "no pin in it"), ("# none\n", "no pin in it"), (&a[..63], "64 hexadecimal digits")] {
+            std::fs::write(&path, text).unwrap();
+            let error = with.read(Usage::Client, noon()).unwrap_err().to_string();
+            assert!(error.starts_with("pins_file ") && error.contains(says), "{says:?} is not in {error:?}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        let error = with.read(Usage::Client, noon()).unwrap_err().to_string();
+        assert!(error.contains("No such file"), "{error}");
     }
 
     #[test]

@@ -100,5 +100,6 @@ pub(crate) fn files(dir: &Path, end: &str, own: &Made, ca: &str) -> Files {
         cert: named("cert", "cert.pem", &own.cert),
         key: named("key", "key.pem", &own.key),
         ca: named("ca", "ca.pem", ca),
+        pins: None,
     }
 }

@@ -37,7 +37,8 @@ fn refusal(arguments: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn bad_arguments_and_no_socket_end_it_with_64() {
     for (arguments, text) in [
-        (&[][..], "--uid <UID>|--user <USER>"),
+        (&[][..], "--uid <UID>|--user <USER>|--check <PATH>"),
+        (&["--check", "/nowhere/socket", "--user", "root"], "cannot be used with"),
         (&["--uid", "1", "--user", "root"], "cannot be used with"),
         (&["--user", "nobody-of-that-name"], "user nobody-of-that-name is not in /etc/passwd"),
         (&["--user", "root"], "no socket from the service manager"),
@@ -47,6 +48,8 @@ fn bad_arguments_and_no_socket_end_it_with_64() {
         assert!(said.contains(text), "{arguments:?}: {said}");
     }
     assert_eq!(refusal(&["--uid", "0", "--listen", "/nowhere/socket"]).0, Some(1));
+    let (code, said) = refusal(&["--check", "/nowhere/socket"]);
+    assert!(code == Some(1) && said.contains("/nowhere/socket: No such file"), "{code:?}: {said}");
 }
 
 #[test]
@@ -65,6 +68,7 @@ fn a_runtime_on_a_machine_without_a_tee_is_told_so() {
     let mut line = String::new();
     std::io::BufRead::read_line(&mut log, &mut line).unwrap();
     assert!(line.contains("ready"), "{line}");
+    assert_eq!(refusal(&["--check", socket.to_str().unwrap()]), (Some(0), String::new()));
     for source in [Choice::Helper, Choice::Auto] {
         let settings = Settings { source, helper_socket: socket.clone(), ..Settings::default() };
         let Err(SourceError::NoTee(text)) = open(&settings, &[]) else { panic!("evidence without a TEE") };

@@ -15,16 +15,22 @@ impl EvaluatorSection {
         let refuse = |e: identity::Error| Error::Config(e.to_string());
         let pins = Pins::parse("evaluator.pins", &self.pins).map_err(refuse)?;
         if [&self.ca, &self.cert, &self.key].into_iter().any(String::is_empty) {
-            if !pins.is_empty() {
-                return Err(Error::Config("evaluator.pins is set without evaluator.ca, cert and key".into()));
+            if !pins.is_empty() || !self.pins_file.is_empty() {
+                return Err(Error::Config(
+                    "evaluator.pins or pins_file is set without evaluator.ca, cert and key".into(),
+                ));
             }
             return Ok(None);
+        }
+        if !pins.is_empty() && !self.pins_file.is_empty() {
+            return Err(Error::Config("evaluator.pins and evaluator.pins_file are both set, expected one".into()));
         }
         let named = |setting, path: &String| Named { setting, path: path.into() };
         let files = Files {
             cert: named("evaluator.cert", &self.cert),
             key: named("evaluator.key", &self.key),
             ca: named("evaluator.ca", &self.ca),
+            pins: (!self.pins_file.is_empty()).then(|| named("evaluator.pins_file", &self.pins_file)),
         };
         Caller::open(files, pins, Arc::new(DefaultTimeProvider)).map(|c| Some(Arc::new(c))).map_err(refuse)
     }
@@ -85,5 +91,11 @@ mod tests {
         let refused = |pins| config(nowhere, pins).unwrap().evaluators().err().unwrap().to_string();
         assert!(refused("a1").contains("evaluator.pins is \"a1\""), "{}", refused("a1"));
         assert!(refused("").contains("evaluator.cert /nonexistent/ca.pem"), "{}", refused(""));
+        let mut both = config(nowhere, &"a1".repeat(32)).unwrap();
+        both.evaluator.pins_file = "/nonexistent/pins".to_owned();
+        let error = both.evaluators().err().unwrap().to_string();
+        assert!(error.contains("evaluator.pins and evaluator.pins_file are both set"), "{error}");
+        both.evaluator.ca.clear();
+        assert!(both.evaluators().is_err_and(|e| e.to_string().contains("without evaluator.ca, cert and key")));
     }
 }

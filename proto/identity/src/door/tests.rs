@@ -204,6 +204,28 @@ async fn new_files_count_for_new_connections_and_bad_ones_never() {
     refused(meet(&door, &caller).await, "which is none of the 1", "refuses our certificate");
 }
 
+/// A file of pins is read anew for the next connection; one that cannot be used leaves the last good one in place.
+#[tokio::test]
+async fn pins_in_a_file_rotate_without_a_restart() {
+    let s = Scene::new();
+    let (door, path, other) = (s.door(&[]), s.dir.path().join("pins"), s.ca.good(Usage::Server));
+    let mut own = files(s.dir.path(), "caller", &s.runtime, &s.ca.pem);
+    own.pins = Some(crate::files::Named { setting: "pins_file", path: path.clone() });
+    let write = |text: String| std::fs::write(&path, text).unwrap();
+    let heard = async |caller: &Caller| meet(&door, caller).await.1;
+
+    write(format!("{}\n", pin(&other)));
+    let caller = Caller::open(own, Pins::default(), clock(noon())).unwrap();
+    let refusal = heard(&caller).await.unwrap_err();
+    assert!(refusal.contains(&pin(&s.evaluator).to_string()), "{refusal}");
+    write(format!("{} # old\n{} # new\n", pin(&other), pin(&s.evaluator)));
+    assert_eq!(heard(&caller).await, Ok("hello".into()));
+    write("# nobody is let in by leaving all of them out\n".into());
+    assert_eq!(heard(&caller).await, Ok("hello".into()));
+    write(format!("{}\n", pin(&other)));
+    assert!(heard(&caller).await.is_err());
+}
+
 #[tokio::test]
 async fn passers_by_are_not_about_identity() {
     let s = Scene::new();

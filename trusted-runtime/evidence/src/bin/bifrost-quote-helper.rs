@@ -15,7 +15,7 @@ use std::{
     io,
     os::unix::{
         fs::{FileTypeExt as _, PermissionsExt as _},
-        net::UnixListener,
+        net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
     process::ExitCode,
@@ -23,7 +23,7 @@ use std::{
 
 /// Returns quotes of this TEE guest to one user.
 #[derive(Parser)]
-#[command(version, group(ArgGroup::new("who").required(true).args(["uid", "user"])))]
+#[command(version, group(ArgGroup::new("who").required(true).args(["uid", "user", "check"])))]
 struct Cli {
     /// The user that may ask, by number.
     #[arg(long)]
@@ -34,6 +34,9 @@ struct Cli {
     /// Listen on a socket of its own, where no service manager hands one over (containers).
     #[arg(long, value_name = "PATH")]
     listen: Option<PathBuf>,
+    /// Say by the exit status whether a helper listens on this socket, and end (container probes).
+    #[arg(long, value_name = "PATH")]
+    check: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -55,6 +58,9 @@ fn main() -> ExitCode {
 
 /// Serves until the process is ended. An error comes with its exit status.
 fn run(cli: Cli) -> Result<(), (u8, String)> {
+    if let Some(path) = cli.check {
+        return UnixStream::connect(&path).map(drop).map_err(|e| (FAILED, format!("{}: {e}", path.display())));
+    }
     let allowed = match (cli.uid, cli.user) {
         (Some(uid), _) => uid,
         (None, user) => uid_of(&user.unwrap_or_default()).map_err(|text| (USAGE, text))?,
