@@ -127,6 +127,11 @@ impl Meddler {
         lock(&self.plan).disguise = as_what;
     }
 
+    /// From now on another runtime is served, whose public polynomials are its own.
+    pub fn another_runtime(&self) {
+        lock(&self.plan).record.another_runtime();
+    }
+
     /// The counts so far.
     pub fn seen(&self) -> Seen {
         lock(&self.plan).seen

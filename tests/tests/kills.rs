@@ -109,6 +109,7 @@ async fn a_runtime_killed_during_a_refill_starts_anew() -> anyhow::Result<()> {
         enclave.daemon.kill();
         drop(begun);
         meddler.behave();
+        meddler.another_runtime();
     }
 
     let enclave = stage.enclave(&path, Some(meddler.port), &flags).await?;

@@ -43,7 +43,7 @@ const ENDED: [(Ended, &str); 6] = [
 
 const OUTCOMES: [&str; 2] = ["refused", "ok"];
 
-const CHECKS: [Check; 3] = [Check::Direct, Check::Bulk, Check::Online];
+pub(crate) const CHECKS: [Check; 3] = [Check::Direct, Check::Bulk, Check::Online];
 
 impl From<Finish> for Ended {
     fn from(finish: Finish) -> Self {
@@ -169,10 +169,14 @@ impl Metrics {
         self.0.fixed.connected.set(f64::from(u8::from(yes)));
     }
 
-    /// An answer failed its check. This is an alarm.
-    pub fn forged(&self, check: Check) {
+    /// An answer of this evaluator about this matrix failed its check. This is an alarm.
+    pub fn forged(&self, check: Check, evaluator: &str, matrix: &str) {
         let i = CHECKS.iter().position(|c| *c == check).unwrap_or(0);
         self.0.fixed.forged[i].increment(1);
+        let labels = [("check", check.name().to_owned()), ("evaluator", evaluator.into()), ("matrix", matrix.into())];
+        let alarms =
+            with_local_recorder(&self.0.recorder, || metrics::counter!("bifrost_runtime_alarms_total", &labels));
+        alarms.increment(1);
     }
 
     /// Lanes ready in every matrix.

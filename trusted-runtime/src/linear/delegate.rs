@@ -192,11 +192,13 @@ impl Delegate {
     /// An answer failed its check: says so everywhere and puts the evaluator in quarantine.
     pub(crate) fn alarm(&self, session: &Session, index: usize, check: Check) -> Error {
         let name = self.plan.matrices[index].matrix.id;
-        self.metrics.forged(check);
+        // The link may have turned to another evaluator since, which must not be accused.
+        let liar = session.info().endpoint.trim_end_matches('/');
+        self.metrics.forged(check, liar, &name.to_string());
         let what = format!("answers wrongly: the {} check of {name} failed", check.name());
-        tracing::error!(evaluator = self.link.endpoint(), matrix = %name, check = check.name(), "ALARM: an answer failed its check");
+        tracing::error!(evaluator = liar, matrix = %name, check = check.name(), "ALARM: an answer failed its check");
         self.link.ban(session, what.clone());
-        Error::Evaluator(format!("at {} {what}", self.link.endpoint()))
+        Error::Evaluator(format!("at {liar} {what}"))
     }
 
     /// What a failure message means for the attempt.

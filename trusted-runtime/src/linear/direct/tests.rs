@@ -98,6 +98,8 @@ fn a_lie_is_an_alarm_and_a_quarantine_and_then_all_is_well() {
     pair.connected();
     pair.call(&Call::default(), 0, 2).unwrap();
     assert_eq!(pair.alarms("direct"), 1);
+    let labels = format!("check=\"direct\",evaluator=\"http://{}\",matrix=\"blk.0.down\"", pair.address);
+    assert_eq!(pair.counted(&format!("bifrost_runtime_alarms_total{{{labels}}} ")), 1, "{}", pair.metrics.render());
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Against an evaluator in this process, honest and merely broken.
 
+mod late;
 mod lies;
 mod once;
+mod random;
 
 use super::*;
 use crate::{

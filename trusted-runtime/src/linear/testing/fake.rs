@@ -74,12 +74,15 @@ pub(crate) struct Seen {
     pub(crate) bulk: Vec<(BulkHeader, BulkRows)>,
 }
 
+/// What becomes of the honest answers to a direct job.
+pub(crate) type DirectHook = Box<dyn FnMut(Vec<TileAnswer>) -> Reply<TileAnswer> + Send>;
 /// What becomes of the honest answers to a job; the job first.
 pub(crate) type Hook<J, A> = Box<dyn FnMut(&J, Vec<A>) -> Reply<A> + Send>;
 
 pub(crate) struct Shared {
     ring: Ring,
     pub(crate) mode: Mutex<Mode>,
+    pub(crate) direct: Mutex<Option<DirectHook>>,
     pub(crate) online: Mutex<Option<Hook<OnlineJob, OnlineAnswer>>>,
     pub(crate) bulk: Mutex<Option<Hook<BulkHeader, BulkAnswer>>>,
     matrices: Mutex<HashMap<Bytes, (Tiling, Arc<Int8Matrix>)>>,
@@ -98,6 +101,7 @@ impl Fake {
         Self(Arc::new(Shared {
             ring,
             mode: Mutex::new(mode),
+            direct: Mutex::default(),
             online: Mutex::default(),
             bulk: Mutex::default(),
             matrices: Mutex::default(),
@@ -145,9 +149,15 @@ impl Fake {
         *self.0.bulk.lock().unwrap() = Some(Box::new(hook));
     }
 
+    /// From now on the answers to every direct job go through `hook`.
+    pub(crate) fn direct(&self, hook: impl FnMut(Vec<TileAnswer>) -> Reply<TileAnswer> + Send + 'static) {
+        *self.0.direct.lock().unwrap() = Some(Box::new(hook));
+    }
+
     /// From now on it is honest.
     pub(crate) fn reform(&self) {
         *self.0.mode.lock().unwrap() = Mode::Honest;
+        *self.0.direct.lock().unwrap() = None;
         *self.0.online.lock().unwrap() = None;
         *self.0.bulk.lock().unwrap() = None;
     }

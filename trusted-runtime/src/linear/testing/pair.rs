@@ -120,7 +120,7 @@ pub(crate) struct Pair {
     pub(crate) pool: Option<Arc<MaskPool>>,
     pub(crate) metrics: Metrics,
     local: LocalLinear,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     theirs: Option<Runtime>,
     _ours: Runtime,
 }

@@ -120,6 +120,9 @@ impl Fake {
                 _ => {}
             }
         }
-        answers.into()
+        match &mut *self.0.direct.lock().unwrap() {
+            Some(hook) => hook(answers),
+            None => answers.into(),
+        }
     }
 }
