@@ -135,7 +135,7 @@ pub fn draw(path: &Path, order: &Order) -> Result<Sha256, Error> {
 }
 
 /// Names go into file names and logs.
-fn named(field: &str, name: &str) -> Result<(), String> {
+pub(crate) fn named(field: &str, name: &str) -> Result<(), String> {
     let within = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let ends = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     let bytes = name.as_bytes();

@@ -41,6 +41,7 @@
 
 pub mod command;
 mod receipt;
+mod revoked;
 
 use attest_verify::hex::{Hex, Sha256};
 use proto::v1::{HeldKey, HeldRequest, KeyHeader, RevokeRequest};

@@ -31,11 +31,15 @@ impl Endpoint {
         let (host, port) = authority.rsplit_once(':').ok_or_else(wrong)?;
         let port = port.bytes().all(|b| b.is_ascii_digit()).then(|| port.parse().ok()).flatten();
         let port = port.filter(|port| *port != 0).ok_or_else(wrong)?;
-        let named = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-            Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
-            None => !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b)),
+        let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+            Some(address) => address.parse::<std::net::Ipv6Addr>().ok().map(|address| format!("[{address}]")),
+            // The dot at the end of a full name names nothing.
+            None => Some(host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()).filter(|host| {
+                let good = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+                !host.is_empty() && !host.ends_with('.') && host.bytes().all(good)
+            }),
         };
-        if named { Ok(Self { host: host.to_ascii_lowercase(), port }) } else { Err(wrong()) }
+        Ok(Self { host: host.ok_or_else(wrong)?, port })
     }
 
     /// Opens TCP.
@@ -71,6 +75,8 @@ mod tests {
             ("attested://Runtime.Example:7443", "attested://runtime.example:7443"),
             ("attested://10.0.0.1:1/", "attested://10.0.0.1:1"),
             ("attested://[::1]:65535", "attested://[::1]:65535"),
+            ("attested://[0:0::0:1]:1", "attested://[::1]:1"),
+            ("attested://runtime.example.:7443", "attested://runtime.example:7443"),
         ] {
             assert_eq!(Endpoint::parse(url).unwrap().to_string(), shown);
         }
@@ -87,6 +93,10 @@ mod tests {
             "attested://host:65536",
             "attested://host:+1",
             "attested://:1",
+            "attested://.:1",
+            "attested://host..:1",
+            "attested://::1:1",
+            "attested://[host]:1",
             "attested://user@host:1",
             "attested://host:1/path",
             "attested://ho st:1",

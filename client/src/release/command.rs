@@ -12,7 +12,7 @@ use attest_verify::report::Measured;
 use attest_verify::tdx::Measurements;
 use serde_json::json;
 
-use super::{Extras, held, release, revoke};
+use super::{Extras, held, release, revoke, revoked::Revoked};
 use crate::Error;
 use crate::attested::{Attested, Endpoint, Failure, Kind, Terms, VerifiedRuntime};
 use crate::cli::ReleaseKeyArgs;
@@ -34,6 +34,10 @@ pub async fn run<W: Trust>(args: &ReleaseKeyArgs, progress: &Arc<Progress>, cloc
     let key = TenantKey::<W>::load(&args.tenant_key, clock.now())?;
     let endpoint = Endpoint::parse(&args.runtime)?;
     let terms = Terms::load(&args.policy, &args.trust, clock)?;
+    let revocations = Revoked::at(state_dir()?.join("revoked"));
+    if let Some(key_id) = &args.revoke {
+        revocations.note::<W>(key.tenant(), key_id, "revoked", clock.now())?;
+    }
     if args.revoke.is_some() || args.held {
         let runtime = connect(args, endpoint, terms, Some(key), progress).await?;
         return match &args.revoke {
@@ -44,6 +48,7 @@ pub async fn run<W: Trust>(args: &ReleaseKeyArgs, progress: &Arc<Progress>, cloc
     if !args.yes && !std::io::stdin().is_terminal() {
         return Err(Error::Usage("no terminal to ask on; --yes releases without asking".into()));
     }
+    revocations.allows::<W>(key.tenant(), key.key_id())?;
     let model_key = args.model_key.as_ref().map(|path| secret(path, MAX_MODEL_KEY)).transpose()?;
     if let (Some(path), Some(true)) = (&args.model_key, model_key.as_ref().map(|key| key.is_empty())) {
         return Err(Error::file(path, "is empty, expected the key of a model"));
@@ -65,7 +70,11 @@ pub async fn run<W: Trust>(args: &ReleaseKeyArgs, progress: &Arc<Progress>, cloc
         return Ok(ExitCode::FAILURE);
     }
     let extras = Extras { model_key, replaces: args.replaces.clone().unwrap_or_default() };
+    let tenant = key.tenant().to_owned();
     let kept = release(runtime, key, extras).await?;
+    if let Some(old) = &args.replaces {
+        revocations.note::<W>(&tenant, old, "replaced", clock.now())?;
+    }
     let path = store(&kept, &receipts)?;
     if args.json {
         print(&format!("{}\n", kept.to_json()?))?;

@@ -1,4 +1,9 @@
 //! The log of accepted evidence: append-only lines of JSON, and the floors that only rise because of it.
+//!
+//! A log that has grown to a mebibyte is put aside under a number and never touched again; the new one begins with a line
+//! of the floors so far. So one file of bounded size says all that there is to know, however long a proxy runs.
+
+mod aside;
 
 use crate::{
     hex::Sha256,
@@ -6,10 +11,11 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeMap,
     fs::{File, OpenOptions},
     io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 /// What was accepted before, and must not go down again.
@@ -47,12 +53,36 @@ struct Line<'a> {
     software: &'a str,
 }
 
-/// What a [`Floor`] is made of.
+/// What a [`Floor`] is made of: a line, or the floors of the logs before.
 #[derive(Deserialize)]
-struct Seen {
-    endpoint: String,
-    policy_version: u32,
-    eval_number: Option<u32>,
+#[serde(untagged)]
+enum Entry {
+    Seen { endpoint: String, policy_version: u32, eval_number: Option<u32> },
+    Floors { floors: Floors },
+}
+
+/// Highest versions of policies by endpoint, and the highest evaluation number of all.
+#[derive(Default, Deserialize, Serialize)]
+struct Floors {
+    eval_number: u32,
+    policy_versions: BTreeMap<String, u32>,
+}
+
+impl Floors {
+    fn rise(&mut self, entry: Entry) {
+        let Self { eval_number, policy_versions } = self;
+        let (eval, versions) = match entry {
+            Entry::Seen { endpoint, policy_version, eval_number } => {
+                (eval_number.unwrap_or(0), BTreeMap::from([(endpoint, policy_version)]))
+            }
+            Entry::Floors { floors } => (floors.eval_number, floors.policy_versions),
+        };
+        *eval_number = eval.max(*eval_number);
+        for (endpoint, version) in versions {
+            let highest = policy_versions.entry(endpoint).or_default();
+            *highest = version.max(*highest);
+        }
+    }
 }
 
 /// A log file.
@@ -127,6 +157,8 @@ impl Log {
             software: report.runtime.as_ref().map_or("", |runtime| &runtime.software),
         })
         .map_err(|error| LogError::Line { path: self.path.clone(), line: 0, error })?;
+        let _alone = self.alone()?;
+        self.put_aside(LARGEST)?;
         let new = !self.path.exists();
         self.write(&line, new).map_err(|error| self.io(error))?
     }
@@ -140,9 +172,8 @@ impl Log {
         let torn = if ends_a_line(&mut file)? { "" } else { "\n" };
         file.write_all(format!("{torn}{line}\n").as_bytes())?;
         file.sync_all()?;
-        if new && let Some(folder) = self.path.parent() {
-            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-            File::open(folder)?.sync_all()?;
+        if new {
+            File::open(self.folder())?.sync_all()?;
         }
         Ok(Ok(()))
     }
@@ -153,31 +184,36 @@ impl Log {
     /// # Errors
     /// [`LogError`]: a log that cannot be read is no reason to start anew.
     pub fn floor(&self, endpoint: &str) -> Result<Floor, LogError> {
+        let floors = self.floors()?;
+        let policy_version = floors.policy_versions.get(endpoint).copied().unwrap_or(0);
+        Ok(Floor { policy_version, eval_number: floors.eval_number, accept_rollback: false })
+    }
+
+    /// The floors of the log, or of the last one that was put aside if there is none: a crash may have come between.
+    fn floors(&self) -> Result<Floors, LogError> {
         let file = match File::open(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Floor::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match self.last_aside()? {
+                Some(last) => return Self::at(last).floors(),
+                None => return Ok(Floors::default()),
+            },
             opened => opened.map_err(|error| self.io(error))?,
         };
         self.private(&file).map_err(|error| self.io(error))??;
-        let mut floor = Floor::default();
+        let mut floors = Floors::default();
         let mut reader = BufReader::new(file);
         let mut text = String::new();
         let mut line = 0;
         while reader.read_line(&mut text).map_err(|error| self.io(error))? > 0 {
             line += 1;
-            match serde_json::from_str::<Seen>(text.trim_end()) {
-                Ok(seen) => {
-                    floor.eval_number = floor.eval_number.max(seen.eval_number.unwrap_or(0));
-                    if seen.endpoint == endpoint {
-                        floor.policy_version = floor.policy_version.max(seen.policy_version);
-                    }
-                }
+            match serde_json::from_str::<Entry>(text.trim_end()) {
+                Ok(entry) => floors.rise(entry),
                 // A crash can cut a line short; whatever follows begins on a line of its own.
                 Err(error) if error.is_eof() => {}
                 Err(error) => return Err(LogError::Line { path: self.path.clone(), line, error }),
             }
             text.clear();
         }
-        Ok(floor)
+        Ok(floors)
     }
 
     fn private(&self, file: &File) -> io::Result<Result<(), LogError>> {
@@ -195,6 +231,8 @@ impl Log {
 
 /// Read and write for the owner.
 const PRIVATE: u32 = 0o600;
+/// Bytes at which a log is put aside: some thousand lines, read in a few milliseconds.
+const LARGEST: u64 = 1 << 20;
 
 fn ends_a_line(file: &mut File) -> io::Result<bool> {
     if file.seek(SeekFrom::End(0))? == 0 {

@@ -60,12 +60,11 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, log: Arc<Mutex<Ve
         log.push(Vec::new());
         log.len() - 1
     };
-    let mut bytes = vec![0; 1 << 16];
+    let (mut bytes, mut open) = (vec![0; 1 << 16], true);
     while let Ok(n @ 1..) = from.read(&mut bytes).await {
         lock(&log)[place].extend_from_slice(&bytes[..n]);
-        if to.write_all(&bytes[..n]).await.is_err() {
-            return;
-        }
+        // What an end that has hung up no longer takes was sent all the same.
+        open = open && to.write_all(&bytes[..n]).await.is_ok();
     }
 }
 

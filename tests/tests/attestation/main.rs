@@ -142,6 +142,13 @@ async fn from_locked_to_chat_rotation_expiry_revocation_and_restart() -> anyhow:
     assert_eq!(revoked.code, Some(0), "{}", revoked.err);
     let refused = field.generate(&url, &other, PROMPT);
     assert!(refused.code != Some(0) && refused.err.contains("holds no key"), "{}", refused.err);
+    // This host remembers it, and what was replaced; another with the key file is refused by the runtime.
+    for (tenant, key) in [("globex", &other), ("acme", &first)] {
+        let again = field.release(&url, key, &[]);
+        let says = format!("key k1 of tenant {tenant} was revoked");
+        assert!(again.code == Some(2) && again.err.contains(&says), "{}", again.err);
+    }
+    fs::remove_file(dir.join("state/bifrost/revoked/SIMULATED/globex/k1.json"))?;
     let again = field.release(&url, &other, &[]);
     assert!(again.code == Some(1) && again.err.contains("was revoked"), "{}", again.err);
 

@@ -302,6 +302,18 @@ fn the_log_remembers_what_was_accepted() {
     log.append("https://d", &good).unwrap();
     assert_eq!(log.floor("https://d").unwrap().policy_version, 3);
 
+    // A full one is put aside, and what it says stays in force.
+    let aside = folder.path().join("accepted.jsonl.1");
+    let full = std::fs::read_to_string(&path).unwrap().lines().next().unwrap().to_owned() + "\n";
+    std::fs::write(&path, full.repeat((1 << 20) / full.len())).unwrap();
+    log.append("https://a", &good).unwrap();
+    assert!(!aside.exists());
+    log.append("https://e", &good).unwrap();
+    log.append("https://e", &good).unwrap();
+    assert!(aside.exists() && std::fs::metadata(&path).unwrap().len() < 1 << 14);
+    let floor = log.floor("https://a").unwrap();
+    assert_eq!((floor.policy_version, floor.eval_number), (3, 17));
+
     let mut rejected = good.clone();
     rejected.verdict = Verdict::Rejected;
     assert!(log.append("https://a", &rejected).unwrap_err().to_string().contains("rejected"));

@@ -19,7 +19,7 @@ const ALL: u32 = 2048;
 
 /// How many; `BIFROST_LIES` for more.
 fn count() -> u64 {
-    std::env::var("BIFROST_LIES").ok().and_then(|text| text.parse().ok()).unwrap_or(400)
+    std::env::var("BIFROST_LIES").ok().and_then(|text| text.parse().ok()).unwrap_or(200)
 }
 
 /// Tells the truth until it is asked to lie once on one of the streams.
