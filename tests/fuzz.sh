@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# libFuzzer over every parser of bytes from others, on the stable compiler: coverage by LLVM's passes, overflow checks on.
+# libFuzzer over the parsers of evidence, collateral and ciphertexts, on the stable compiler: coverage by LLVM's passes, overflow checks on.
 #
 #   tests/fuzz.sh [EXECUTIONS [TARGET...]]        1,000,000 and all targets if left out
 #   ASAN=1 tests/fuzz.sh ...                      with AddressSanitizer, which the compiler has as an unstable feature

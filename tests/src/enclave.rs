@@ -94,6 +94,12 @@ impl Enclave {
         lines.iter().find(|line| words.iter().all(|word| line.contains(word))).cloned()
     }
 
+    /// How many lines it has logged with this text.
+    pub fn count_logged(&self, text: &str) -> usize {
+        let lines = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().filter(|line| line.contains(text)).count()
+    }
+
     /// What it tells Prometheus; needs `metrics_listen` with port 0.
     ///
     /// # Errors

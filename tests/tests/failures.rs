@@ -94,6 +94,21 @@ async fn an_evaluator_that_stays_away_is_an_error_with_a_reason() -> anyhow::Res
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_evaluator_that_was_never_there_is_named_and_may_come_later() -> anyhow::Result<()> {
+    let model = tiny("gpt2");
+    let stage = Stage::new()?;
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let enclave = stage.enclave(&model.path.to_string_lossy(), Some(port), &["--retry-for", "1"]).await?;
+    let local = long(&enclave, &model, Protocol::Local).await?;
+    let error = long(&enclave, &model, Protocol::Direct).await.err().context("there is no evaluator")?.to_string();
+    assert!(error.contains(&format!("evaluator at https://127.0.0.1:{port}")), "{error}");
+    let _evaluator = stage.evaluator(port, &[]).await?;
+    enclave.connected().await?;
+    assert_eq!(long(&enclave, &model, Protocol::Direct).await?, local);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_versions_and_rings_are_refused_with_both_sides_named() -> anyhow::Result<()> {
     let model = tiny("gpt2");
     let stage = Stage::new()?;

@@ -2,12 +2,12 @@
 
 use client::{certificates::Role, inference::Runtime};
 use e2e::{
-    enclave::Enclave,
+    enclave::{Enclave, token},
     fixtures::{self, Tiny, greedy, tiny},
     meddler::{Meddler, Path},
     stage::{LIMIT, Stage},
 };
-use proto::v1::{self, Protocol};
+use proto::v1::{self, Protocol, generate_event::Event};
 
 /// Greedy ids of every prompt.
 async fn answers(enclave: &Enclave, model: &Tiny, protocol: Protocol) -> anyhow::Result<Vec<Vec<u32>>> {
@@ -181,8 +181,21 @@ async fn auto_answers_at_once_and_goes_on_masked() -> anyhow::Result<()> {
     let wait = enclave.lanes().await?;
     assert_eq!((wait.ready, wait.used), (0, 0), "{wait:?}");
 
+    // The lanes come while a request runs.
+    let long = enclave.generate(greedy(prompt, 200, Protocol::Local)).await?.token_ids;
+    let (mut events, mut seen) = enclave.begun(greedy(prompt, 200, Protocol::Auto)).await?;
     meddler.behave();
-    enclave.lanes_until(|lanes| lanes.ready == 64).await?;
+    let mut steps = (0, 0);
+    while let Some(event) = tokio::time::timeout(LIMIT, events.message()).await?? {
+        seen.extend(token(&event));
+        if let Some(Event::Finished(finished)) = event.event {
+            steps = (finished.masked_steps, finished.direct_steps);
+        }
+    }
+    assert_eq!(seen, long);
+    assert!(steps.0 > 0 && steps.1 > 2, "{steps:?}: it did not go over to masks");
+
+    enclave.lanes_until(|lanes| lanes.ready > 15).await?;
     let later = enclave.generate(greedy(prompt, 16, Protocol::Auto)).await?;
     assert_eq!((later.token_ids, later.masked_steps, later.direct_steps), (local, 15, 0));
     assert!(later.timing.round_trips_per_token > 0.0 && later.timing.verify_ms > 0.0, "{:?}", later.timing);
@@ -234,16 +247,48 @@ async fn both_daemons_refuse_strangers_and_leave_when_asked() -> anyhow::Result<
     Ok(())
 }
 
+/// A pool of the default size: each batch has as many lanes as the ring has coefficients.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_batches_give_the_same_tokens_and_repeat_nothing() -> anyhow::Result<()> {
+    let model = tiny("llama");
+    let stage = Stage::new()?;
+    let evaluator = stage.evaluator(0, &[]).await?;
+    let meddler = Meddler::start(&stage, &evaluator).await?;
+    let flags = ["--protocol", "masked", "--lanes", "2048"];
+    let enclave = stage.enclave(&model.path.to_string_lossy(), Some(meddler.port), &flags).await?;
+    let prompt = &model.prompts[0].prompt_ids;
+    let local = enclave.generate(greedy(prompt, 100, Protocol::Local)).await?.token_ids;
+    // Below a quarter of the pool it is filled again.
+    for _ in 0..16 {
+        assert_eq!(enclave.generate(greedy(prompt, 100, Protocol::Masked)).await?.token_ids, local);
+    }
+    enclave.lanes_until(|lanes| lanes.ready > 1024).await?;
+    let sent = meddler.sent();
+    assert!(sent.rows > sent.public, "{sent:?}: two batches, and one companion");
+    meddler.nothing_came_twice()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn smollm2_gives_the_same_tokens_encrypted() -> anyhow::Result<()> {
     let Some(model) = fixtures::smollm2() else { return Ok(()) };
-    let direct = &[Protocol::Direct][..];
-    // Residency, bytes per weight at most, weights, threads, prompts, tokens; w16 holds two planes.
-    for (residency, bytes_per_weight, weights, threads, prompts, tokens, delegating) in [
+    let (direct, both) = (&[Protocol::Direct][..], &[Protocol::Masked, Protocol::Direct][..]);
+    // Residency, bytes per weight at most by its own count, weights, threads, prompts, tokens; w16 holds two planes.
+    let mut cases = vec![
         ("pinned", 9.0, "w8", "2", 3, 4, direct),
-        ("fallback", 1.3, "w8", "2", 1, 2, &[Protocol::Masked, Protocol::Direct]),
-        ("pinned", 18.0, "w16", "2", 1, 2, direct),
-    ] {
+        ("fallback", 1.3, "w8", "1", 1, 4, both),
+        ("fallback", 2.6, "w16", "2", 1, 2, both),
+    ];
+    if std::env::var_os("BIFROST_TEST_LONG").is_some_and(|v| v == "1") {
+        for (residency, per_weight) in [("pinned", 9.0), ("fallback", 1.3)] {
+            for (weights, planes, threads) in [("w8", 1.0, "1"), ("w8", 1.0, "2"), ("w16", 2.0, "1"), ("w16", 2.0, "2")]
+            {
+                let delegating = if residency == "fallback" { both } else { direct };
+                cases.push((residency, planes * per_weight, weights, threads, 4, 32, delegating));
+            }
+        }
+    }
+    for (residency, bytes_per_weight, weights, threads, prompts, tokens, delegating) in cases {
+        let start = std::time::Instant::now();
         let stage = Stage::new()?;
         let evaluator = stage.evaluator(0, &["--threads", threads]).await?;
         let flags = ["--residency", residency, "--weights", weights, "--threads", threads];
@@ -263,6 +308,10 @@ async fn smollm2_gives_the_same_tokens_encrypted() -> anyhow::Result<()> {
                 assert_eq!(found.token_ids, local.token_ids, "{protocol:?}, {residency} {weights}, {threads} threads");
             }
         }
+        println!(
+            "{residency} {weights}, {threads} threads, {prompts} prompts, {tokens} tokens, {delegating:?}: identical, {:.0} s",
+            start.elapsed().as_secs_f64()
+        );
     }
     Ok(())
 }

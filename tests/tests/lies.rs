@@ -6,10 +6,13 @@ use e2e::{
     enclave::Enclave,
     fixtures::{Tiny, greedy, tiny},
     meddler::{Meddler, Meddling, Path},
-    stage::{Evaluator, Stage},
+    stage::{Evaluator, LIMIT, Stage},
 };
 use proto::v1::Protocol;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// Tokens of a request that outlasts the lanes of a full pool.
 const LONG: u32 = 60;
@@ -189,6 +192,28 @@ async fn a_lie_about_encrypted_activations_is_caught() -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lie_about_padded_activations_is_caught() -> anyhow::Result<()> {
     lies(Path::Online, Protocol::Masked, "online").await
+}
+
+/// New challenges are drawn while requests run and lanes are in stock; nothing is made anew for it, and lies are found as before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn challenges_are_drawn_anew_on_schedule() -> anyhow::Result<()> {
+    let play = Play::new("[evaluator]\nrefresh_seconds = 1\nquarantine_seconds = 1\n").await?;
+    let times = || play.enclave.count_logged("challenges drawn anew");
+    for protocol in [Protocol::Masked, Protocol::Direct] {
+        let (before, deadline) = (times(), Instant::now() + LIMIT);
+        while times() < before + 2 {
+            anyhow::ensure!(Instant::now() < deadline, "challenges stay the old ones");
+            play.works(protocol, SHORT).await?;
+            play.enclave.lanes_until(|lanes| lanes.ready > 16).await?;
+        }
+    }
+    for check in ["direct", "online", "bulk"] {
+        assert_eq!(play.alarms(check).await?, 0, "{check}");
+    }
+    play.meddler.meddle(Path::Online, Meddling::Flipped, 1);
+    let error = play.fails(Protocol::Masked, SHORT).await;
+    assert!(error.contains("the online check of "), "{error}");
+    play.meddler.nothing_came_twice()
 }
 
 /// Masks are made beside the requests: whether one of these notices depends on the lanes it has.

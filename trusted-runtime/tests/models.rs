@@ -290,6 +290,10 @@ fn matches_references(m: &FloatModel, refs: &Value, residual: f64) -> f64 {
         let expected = ids(&p["ids"]);
         let (tokens, first, _) = greedy(&m.model, &m.linear, &prompt, expected.len());
         worst = worst.max(distance(&first, &p["top5_first"]));
+        // Of all logits, as no list of them is.
+        let norm = first.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt();
+        let apart = (norm - p["logits_l2"].as_f64().unwrap()).abs() / (first.len() as f64).sqrt();
+        assert!(apart < 1e-3, "the root mean square of all logits differs by {apart}");
         assert_eq!(tokens, expected);
     }
     for r in refs["layers"].as_array().unwrap() {
