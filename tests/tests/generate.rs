@@ -181,21 +181,8 @@ async fn auto_answers_at_once_and_goes_on_masked() -> anyhow::Result<()> {
     let wait = enclave.lanes().await?;
     assert_eq!((wait.ready, wait.used), (0, 0), "{wait:?}");
 
-    // The lanes come while a request runs.
-    let long = enclave.generate(greedy(prompt, 200, Protocol::Local)).await?.token_ids;
-    let (mut events, mut seen) = enclave.begun(greedy(prompt, 200, Protocol::Auto)).await?;
     meddler.behave();
-    let mut steps = (0, 0);
-    while let Some(event) = tokio::time::timeout(LIMIT, events.message()).await?? {
-        seen.extend(token(&event));
-        if let Some(Event::Finished(finished)) = event.event {
-            steps = (finished.masked_steps, finished.direct_steps);
-        }
-    }
-    assert_eq!(seen, long);
-    assert!(steps.0 > 0 && steps.1 > 2, "{steps:?}: it did not go over to masks");
-
-    enclave.lanes_until(|lanes| lanes.ready > 15).await?;
+    enclave.lanes_until(|lanes| lanes.ready == 64).await?;
     let later = enclave.generate(greedy(prompt, 16, Protocol::Auto)).await?;
     assert_eq!((later.token_ids, later.masked_steps, later.direct_steps), (local, 15, 0));
     assert!(later.timing.round_trips_per_token > 0.0 && later.timing.verify_ms > 0.0, "{:?}", later.timing);
@@ -204,7 +191,6 @@ async fn auto_answers_at_once_and_goes_on_masked() -> anyhow::Result<()> {
 
     // One request that outlasts the lanes that are left: both kinds of steps, the same tokens.
     let long = enclave.generate(greedy(prompt, 100, Protocol::Local)).await?.token_ids;
-    enclave.lanes_until(|lanes| lanes.ready > 15).await?;
     meddler.hold(Path::Bulk);
     let both = enclave.generate(greedy(prompt, 100, Protocol::Auto)).await?;
     meddler.behave();
@@ -245,6 +231,32 @@ async fn both_daemons_refuse_strangers_and_leave_when_asked() -> anyhow::Result<
         let status = daemon.wait(LIMIT).await?;
         assert!(status.success(), "{} left with {status}: {:?}", daemon.name(), daemon.last_lines());
     }
+    Ok(())
+}
+
+/// The lanes come while a request runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn auto_goes_over_to_masks_within_a_request() -> anyhow::Result<()> {
+    let model = tiny("llama");
+    let stage = Stage::new()?;
+    let evaluator = stage.evaluator(0, &[]).await?;
+    let meddler = Meddler::start(&stage, &evaluator).await?;
+    meddler.hold(Path::Bulk);
+    let flags = ["--protocol", "auto", "--lanes", "64"];
+    let enclave = stage.enclave(&model.path.to_string_lossy(), Some(meddler.port), &flags).await?;
+    let prompt = &model.prompts[0].prompt_ids;
+    let long = enclave.generate(greedy(prompt, 200, Protocol::Local)).await?.token_ids;
+    let (mut events, mut seen) = enclave.begun(greedy(prompt, 200, Protocol::Auto)).await?;
+    meddler.behave();
+    let mut steps = (0, 0);
+    while let Some(event) = tokio::time::timeout(LIMIT, events.message()).await?? {
+        seen.extend(token(&event));
+        if let Some(Event::Finished(finished)) = event.event {
+            steps = (finished.masked_steps, finished.direct_steps);
+        }
+    }
+    assert_eq!(seen, long);
+    assert!(steps.0 > 0 && steps.1 > 2, "{steps:?}: it did not go over to masks");
     Ok(())
 }
 
