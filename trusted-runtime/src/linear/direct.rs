@@ -147,12 +147,7 @@ pub(super) fn in_chunks(
         let x = integer::quantize(m, xs, vectors)?;
         let mut sums = Zeroizing::new(vec![0i32; vectors * int8_rows]);
         multiply(index, &x.ints, &mut sums)?;
-        let lo_plane = int8_rows - rows;
-        for ((ys, sums), &step) in ys.chunks_exact_mut(rows).zip(sums.chunks_exact(int8_rows)).zip(&x.steps) {
-            for (row, y) in ys.iter_mut().enumerate() {
-                *y = integer::dequantize(m, row, step, sums[row], sums[lo_plane + row]);
-            }
-        }
+        integer::dequantize_all(m, &x.steps, &sums, ys);
     }
     Ok(())
 }

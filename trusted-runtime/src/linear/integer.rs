@@ -5,6 +5,7 @@
 //! operations (IEEE add, multiply, divide, square root), so every machine rounds alike.
 
 use crate::{Error, model::quantize::Weights, planner::PlannedMatrix};
+use rayon::prelude::*;
 use zeroize::Zeroize;
 
 /// Largest `|x_int|`: the local kernel splits an entry into two 12-bit halves.
@@ -14,6 +15,8 @@ const MAX_NARROW: f64 = 32_766.0;
 /// 1.5·2^52: adding it rounds an f64 below 2^51 to the nearest integer, ties to even, in the low mantissa bits.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 const LANES: usize = 8;
+/// Entries from which vectors are worth several threads: some microseconds of work.
+const PARALLEL_FROM: usize = 1 << 13;
 
 /// int8 planes of a weight format.
 pub fn planes(weights: Weights) -> usize {
@@ -47,8 +50,8 @@ pub fn quantize(m: &PlannedMatrix, xs: &[f32], vectors: usize) -> Result<IntVect
     if xs.len() != vectors * cols {
         return Err(Error::Bug(format!("{}: {} inputs for {vectors} vectors of {cols}", m.matrix.id, xs.len())));
     }
-    let mut out = IntVectors { ints: vec![0; xs.len()], steps: Vec::with_capacity(vectors) };
-    for (x, ints) in xs.chunks_exact(cols).zip(out.ints.chunks_exact_mut(cols)) {
+    let mut out = IntVectors { ints: vec![0; xs.len()], steps: vec![0.0; vectors] };
+    let one = |((x, ints), to): ((&[f32], &mut [i32]), &mut f64)| {
         let step = step(m, x)?;
         let inverse = 1.0 / step;
         for (i, &x) in ints.iter_mut().zip(x) {
@@ -58,9 +61,32 @@ pub fn quantize(m: &PlannedMatrix, xs: &[f32], vectors: usize) -> Result<IntVect
         if norm_squared > m.norm_limit_squared {
             return Err(Error::Bug(format!("{}: a rounded vector is longer than its limit", m.matrix.id)));
         }
-        out.steps.push(step);
+        *to = step;
+        Ok(())
+    };
+    if vectors == 1 || xs.len() < PARALLEL_FROM {
+        xs.chunks_exact(cols).zip(out.ints.chunks_exact_mut(cols)).zip(&mut out.steps).try_for_each(one)?;
+    } else {
+        let ints = out.ints.par_chunks_exact_mut(cols);
+        xs.par_chunks_exact(cols).zip(ints).zip(&mut out.steps).try_for_each(one)?;
     }
     Ok(out)
+}
+
+/// Real outputs of vectors, `ys` being [vectors][rows], from integers [vectors][planes·rows] and a step each.
+pub fn dequantize_all(m: &PlannedMatrix, steps: &[f64], sums: &[i32], ys: &mut [f32]) {
+    let (rows, int8_rows) = (m.matrix.rows, m.matrix.int8.rows());
+    let lo_plane = int8_rows - rows;
+    let one = |((ys, sums), step): ((&mut [f32], &[i32]), &f64)| {
+        for (row, y) in ys.iter_mut().enumerate() {
+            *y = dequantize(m, row, *step, sums[row], sums[lo_plane + row]);
+        }
+    };
+    if steps.len() == 1 || ys.len() < PARALLEL_FROM {
+        ys.chunks_exact_mut(rows).zip(sums.chunks_exact(int8_rows)).zip(steps).for_each(one);
+    } else {
+        ys.par_chunks_exact_mut(rows).zip(sums.par_chunks_exact(int8_rows)).zip(steps).for_each(one);
+    }
 }
 
 /// The smallest step (up to rounding) for which `||x_int||^2` stays within the limit and every entry in range.

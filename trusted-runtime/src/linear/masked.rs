@@ -14,11 +14,12 @@ use crate::{Error, pool::MaskPool};
 use bytes::Bytes;
 use kernels::words::{pack, packed_len, unpack};
 use proto::v1::{JobTiming, OnlineAnswer, OnlineJob, online_answer};
+use rayon::prelude::*;
 use std::{
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
-use trusted_he::{Lane, Masked};
+use trusted_he::{Lane, Masked, Unproven};
 use zeroize::Zeroizing;
 
 /// Delegates to one evaluator, with masks from a pool.
@@ -89,12 +90,19 @@ impl Job<'_> {
         let start = Instant::now();
         let (rows, cols, bits) = self.shape();
         let vectors = lanes.len();
-        let (mut padded, mut words) = (vec![0u32; cols], Vec::with_capacity(vectors * packed_len(bits, cols)));
-        let mut masked = Vec::with_capacity(vectors);
-        for (lane, x) in lanes.into_iter().zip(ints.chunks_exact(cols)) {
-            masked.push(lane.mask(x, &mut padded).map_err(|e| Failure::of(e, Check::Online))?);
+        let pad = |(lane, x): (Lane, &[i32])| {
+            let (mut padded, mut words) = (vec![0u32; cols], Vec::with_capacity(packed_len(bits, cols)));
+            let masked = lane.mask(x, &mut padded).map_err(|e| Failure::of(e, Check::Online))?;
             pack(bits, &padded, &mut words);
-        }
+            Ok((masked, words))
+        };
+        let padded: Result<Vec<(Masked, Vec<u8>)>, Failure> = if is_much(vectors, cols) {
+            lanes.into_par_iter().zip(ints.par_chunks_exact(cols)).map(pad).collect()
+        } else {
+            lanes.into_iter().zip(ints.chunks_exact(cols)).map(pad).collect()
+        };
+        let (masked, words): (Vec<Masked>, Vec<Vec<u8>>) = padded?.into_iter().unzip();
+        let words = words.concat();
         let job = OnlineJob {
             job_id: self.streams.online.job_id(),
             matrix_id: Bytes::copy_from_slice(&self.delegate.ids[self.index]),
@@ -163,18 +171,36 @@ impl Job<'_> {
             return Err(Failure::Hostile(format!("answers {} bytes, expected {expected}", answer.len())));
         }
         let challenge = pool.challenge(self.index);
-        let mut words = Zeroizing::new(vec![0u32; rows]);
-        let vectors = ints.chunks_exact(cols).zip(sums.chunks_exact_mut(rows)).zip(answer.chunks_exact(each));
-        for (masked, ((x, y), bytes)) in masked.into_iter().zip(vectors) {
+        let unmask = |(masked, bytes): (Masked, &[u8])| {
+            let mut words = Zeroizing::new(vec![0u32; rows]);
             unpack(bits, bytes, &mut words).map_err(|e| Failure::Hostile(format!("answers {e}")))?;
-            let unproven = masked.unmask(&words).map_err(|e| Failure::of(e, Check::Online))?;
-            let start = Instant::now();
-            unproven.verify(&challenge, x, y).map_err(|e| Failure::of(e, Check::Online))?;
-            let spent = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            self.call.meter.verify_ns.fetch_add(spent, Ordering::Relaxed);
-        }
-        Ok(())
+            masked.unmask(&words).map_err(|e| Failure::of(e, Check::Online))
+        };
+        let verify = |((unproven, x), y): ((Unproven, &[i32]), &mut [i32])| {
+            unproven.verify(&challenge, x, y).map_err(|e| Failure::of(e, Check::Online))
+        };
+        let much = is_much(masked.len(), rows);
+        let unproven: Result<Vec<Unproven>, Failure> = if much {
+            masked.into_par_iter().zip(answer.par_chunks_exact(each)).map(unmask).collect()
+        } else {
+            masked.into_iter().zip(answer.chunks_exact(each)).map(unmask).collect()
+        };
+        let (unproven, start) = (unproven?, Instant::now());
+        let result = if much {
+            let sums = sums.par_chunks_exact_mut(rows);
+            unproven.into_par_iter().zip(ints.par_chunks_exact(cols)).zip(sums).try_for_each(verify)
+        } else {
+            unproven.into_iter().zip(ints.chunks_exact(cols)).zip(sums.chunks_exact_mut(rows)).try_for_each(verify)
+        };
+        let spent = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.call.meter.verify_ns.fetch_add(spent, Ordering::Relaxed);
+        result
     }
+}
+
+/// Whether vectors of so many words are worth several threads: some tens of microseconds of work.
+fn is_much(vectors: usize, words: usize) -> bool {
+    vectors > 3 && vectors * words >= 1 << 13
 }
 
 #[cfg(test)]

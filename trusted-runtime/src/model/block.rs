@@ -12,6 +12,7 @@ use crate::{
     Error,
     linear::{Call, Group, Linear, LinearId},
 };
+use rayon::prelude::*;
 use zeroize::Zeroizing;
 
 /// Reads the linear groups of one block.
@@ -153,13 +154,18 @@ pub(super) fn rms_norm(c: &ModelConfig, x: &[f32], weight: &[f32], out: &mut [f3
 }
 
 /// `activation(gate)·up` of every position, from [positions][gate, up].
-pub(super) fn gate(c: &ModelConfig, gate_up: &[f32], activation: impl Fn(f32) -> f32) -> Zeroizing<Vec<f32>> {
+pub(super) fn gate(c: &ModelConfig, gate_up: &[f32], activation: impl Fn(f32) -> f32 + Sync) -> Zeroizing<Vec<f32>> {
     let mut gated = Zeroizing::new(vec![0f32; gate_up.len() / 2]);
-    for (out, both) in gated.chunks_exact_mut(c.d_ff).zip(gate_up.chunks_exact(2 * c.d_ff)) {
+    let one = |(out, both): (&mut [f32], &[f32])| {
         let (gate, up) = both.split_at(c.d_ff);
         for ((o, g), u) in out.iter_mut().zip(gate).zip(up) {
             *o = activation(*g) * u;
         }
+    };
+    if gated.len() < ops::PARALLEL_FROM {
+        gated.chunks_exact_mut(c.d_ff).zip(gate_up.chunks_exact(2 * c.d_ff)).for_each(one);
+    } else {
+        gated.par_chunks_exact_mut(c.d_ff).zip(gate_up.par_chunks_exact(2 * c.d_ff)).for_each(one);
     }
     gated
 }

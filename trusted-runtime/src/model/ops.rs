@@ -1,6 +1,11 @@
 //! The element-wise f32 operations of a decoder. Only IEEE additions, multiplications, divisions and
 //! square roots in a fixed order, and no fused multiply-add: the same bytes on every CPU.
 
+use rayon::prelude::*;
+
+/// Values from which an activation function is worth several threads: some tens of microseconds of work.
+pub(crate) const PARALLEL_FROM: usize = 1 << 13;
+
 /// Lanes of a reduction: each lane sums every sixteenth product, then the lanes are added as a tree.
 const LANES: usize = 16;
 
@@ -18,6 +23,12 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
         acc[i] += x * y;
     }
     tree(acc)
+}
+
+/// `a[i] = f(a[i])`.
+pub(crate) fn each(a: &mut [f32], f: impl Fn(f32) -> f32 + Sync) {
+    let some = |a: &mut [f32]| a.iter_mut().for_each(|x| *x = f(*x));
+    if a.len() < PARALLEL_FROM { some(a) } else { a.par_chunks_mut(PARALLEL_FROM / 4).for_each(some) }
 }
 
 /// `sum_i a[i]`.

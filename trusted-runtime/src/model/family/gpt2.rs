@@ -171,9 +171,7 @@ impl Decoder for Blocks {
         block.feed_forward_norm.apply(c, x, &mut h);
         let mut up = pass.linear(c, id(Group::GateUp), &h, positions)?;
         add_bias(&mut up, &block.up_bias);
-        for u in up.iter_mut() {
-            *u = ops::gelu(*u);
-        }
+        ops::each(&mut up, ops::gelu);
         let mut down = pass.linear(c, id(Group::Down), &up, positions)?;
         add_bias(&mut down, &block.down_bias);
         ops::add(x, &down);
